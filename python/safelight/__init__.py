@@ -1,0 +1,1 @@
+from safelight.errors import *

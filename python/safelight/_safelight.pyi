@@ -1,0 +1,19 @@
+"""The compiled part of safelight, held to the binary by stubtest. One section a noun."""
+
+from collections.abc import Sequence
+from typing import Self
+
+# --- spec ---
+
+class CanonicalSpec:
+    def __new__(cls, canonical: bytes) -> Self: ...
+    def canonical_bytes(self) -> bytes: ...
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+
+# --- key ---
+
+def derive_media_key(data: bytes | bytearray, spec: CanonicalSpec) -> bytes: ...
+def derive_media_keys(
+    payloads: Sequence[bytes | bytearray], spec: CanonicalSpec
+) -> list[bytes]: ...

@@ -1,0 +1,206 @@
+"""The exceptions that safelight raises on purpose. Imports nothing of ours.
+
+::
+
+    SafelightError
+    ├── SpecError            (ValueError)    settings that cannot be an identity
+    ├── RequestError         (ValueError)    a request, chat or option that is malformed
+    ├── FetchError                           transient: the bytes could not be had, after retries
+    │   ├── BlockedURLError      (ValueError)   malformed, or its scheme, host or path is refused
+    │   ├── FetchRefusedError    (ValueError)   permanent: a 4xx answer, a body that lies about its length
+    │   └── PayloadTooLargeError (ValueError)   over max_bytes or a budget
+    ├── MediaError           (ValueError)    the bytes are not usable; .modality .index
+    │   ├── HeaderError                         no header that can be read
+    │   ├── DecodeError                         a header, but no pixels, frames or samples
+    │   ├── UnsupportedMediaError               a format that is not served
+    │   └── LimitError                          over a limit; .limit .actual
+    ├── RawRefError          (ValueError)    a raw ref that is malformed or does not match its asset
+    ├── CacheMissError                       the two sides of a cache have drifted; .hashes
+    └── ReleasedError        (RuntimeError)  decode() after release(): a caller's bug
+
+What a client's bytes or request caused is a ``ValueError`` too. Every error pickles with its
+attributes. No message holds payload bytes, object addresses, server paths or resolved addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+__all__ = [
+    "BlockedURLError",
+    "CacheMissError",
+    "DecodeError",
+    "FetchError",
+    "FetchRefusedError",
+    "HeaderError",
+    "LimitError",
+    "MediaError",
+    "PayloadTooLargeError",
+    "RawRefError",
+    "ReleasedError",
+    "RequestError",
+    "SafelightError",
+    "SpecError",
+    "UnsupportedMediaError",
+]
+
+
+class SafelightError(Exception):
+    """Base of everything that safelight raises on purpose.
+
+    Attributes:
+        message: The message alone, without a position.
+    """
+
+    # Names of the keyword attributes that a subclass adds: what pickling has to carry.
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __reduce__(self) -> tuple[Callable[..., SafelightError], tuple[Any, ...]]:
+        fields = {name: getattr(self, name) for name in self._fields}
+        return _restore, (type(self), self.message, fields)
+
+
+def _restore(
+    cls: type[SafelightError], message: str, fields: dict[str, Any]
+) -> SafelightError:
+    return cls(message, **fields)
+
+
+class SpecError(SafelightError, ValueError):
+    """Settings that cannot be part of an identity: not JSON, or a non-finite number."""
+
+
+class RequestError(SafelightError, ValueError):
+    """A request, chat or option that is malformed, before any media is looked at."""
+
+
+class _Located(SafelightError):
+    """An error that may know which item of the request it is about.
+
+    Attributes:
+        modality: ``"image"``, ``"video"`` or ``"audio"``; None where it is not known.
+        index: Position among all items of the modality in the request, from 0.
+    """
+
+    _fields = ("modality", "index")
+
+    def __init__(
+        self, message: str = "", *, modality: str | None = None, index: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.modality = modality
+        self.index = index
+
+    def __str__(self) -> str:
+        if self.modality is None:
+            return self.message
+        position = self.modality if self.index is None else f"{self.modality} {self.index}"
+        return f"{position}: {self.message}"
+
+    def at(self, modality: str, index: int) -> Self:
+        """Return a copy that names its item: the message reads ``image 3: …``."""
+        fields = {name: getattr(self, name) for name in self._fields}
+        return type(self)(self.message, **{**fields, "modality": modality, "index": index})
+
+
+class FetchError(_Located):
+    """The bytes could not be had, after retries. Trying again later may help."""
+
+
+class BlockedURLError(FetchError, ValueError):
+    """The URL is malformed, or its scheme, host or path is refused, on any hop."""
+
+
+class FetchRefusedError(FetchError, ValueError):
+    """The fetch failed for good: a 4xx answer, or a body that lies about its length."""
+
+
+class PayloadTooLargeError(FetchError, ValueError):
+    """The payload is over ``max_bytes`` or over the request's download budget.
+
+    Attributes:
+        limit: Bytes allowed.
+        actual: Bytes met; None where only "more" is known.
+    """
+
+    _fields = ("modality", "index", "limit", "actual")
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        limit: int | None = None,
+        actual: int | None = None,
+        modality: str | None = None,
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message, modality=modality, index=index)
+        self.limit = limit
+        self.actual = actual
+
+
+class MediaError(_Located, ValueError):
+    """The bytes are not usable as media."""
+
+
+class HeaderError(MediaError):
+    """The header cannot be read: not media at all, cut short, or damaged."""
+
+
+class DecodeError(MediaError):
+    """The header was readable, but the pixels, frames or samples are not."""
+
+
+class UnsupportedMediaError(MediaError):
+    """A format that is recognized but not served."""
+
+
+class LimitError(MediaError):
+    """The media is over a limit; it was refused before it was decoded.
+
+    Attributes:
+        limit: The largest value allowed, in the unit that the message names.
+        actual: The value met.
+    """
+
+    _fields = ("modality", "index", "limit", "actual")
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        limit: int | None = None,
+        actual: int | None = None,
+        modality: str | None = None,
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message, modality=modality, index=index)
+        self.limit = limit
+        self.actual = actual
+
+
+class RawRefError(_Located, ValueError):
+    """A raw media ref that is malformed, of an unknown family, or does not match its asset."""
+
+
+class CacheMissError(SafelightError):
+    """The two sides of a mirrored cache have drifted apart; the request can be tried again.
+
+    Attributes:
+        hashes: Every hash of the request that the receiving side does not hold.
+    """
+
+    _fields = ("hashes",)
+
+    def __init__(self, message: str = "", *, hashes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.hashes = tuple(hashes)
+
+
+class ReleasedError(SafelightError, RuntimeError):
+    """A ref was released before it was decoded, and then asked for its media."""

@@ -1,0 +1,11 @@
+//! Handle media without decoding it: identity, header probes, cache and pool.
+//!
+//! Owns every rule that needs no Python. Must never depend on a codec (that the probe never
+//! rasterizes is a fact of the dependency graph), on C, or on global state.
+
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod key;
+
+pub use error::{Bound, Error, ErrorKind, Result};

@@ -1,0 +1,50 @@
+//! Core errors as the Python exceptions of `safelight.errors`, which are defined there only.
+
+use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
+use safelight_core::{Error, ErrorKind};
+
+mod classes {
+    pyo3::import_exception!(safelight.errors, DecodeError);
+    pyo3::import_exception!(safelight.errors, HeaderError);
+    pyo3::import_exception!(safelight.errors, LimitError);
+    pyo3::import_exception!(safelight.errors, SafelightError);
+    pyo3::import_exception!(safelight.errors, UnsupportedMediaError);
+}
+
+/// A core error on its way to Python; exists because of the orphan rule.
+pub(crate) struct BindingError(Error);
+
+/// `Result` whose error becomes a Python exception.
+pub(crate) type BindingResult<T> = Result<T, BindingError>;
+
+impl From<Error> for BindingError {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<BindingError> for PyErr {
+    fn from(BindingError(error): BindingError) -> Self {
+        let message = error.message().to_owned();
+        match error.kind() {
+            ErrorKind::Truncated | ErrorKind::Malformed => classes::HeaderError::new_err(message),
+            ErrorKind::Unsupported => classes::UnsupportedMediaError::new_err(message),
+            ErrorKind::Panicked => classes::SafelightError::new_err(message),
+            ErrorKind::Limit => Python::attach(|py| limit_error(py, &error).unwrap_or_else(|e| e)),
+        }
+    }
+}
+
+fn limit_error(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let bound = error.bound();
+    let fields = [
+        ("limit", bound.map(|bound| bound.limit)),
+        ("actual", bound.map(|bound| bound.actual)),
+    ]
+    .into_py_dict(py)?;
+    let class = py.get_type::<classes::LimitError>();
+    Ok(PyErr::from_value(
+        class.call((error.message(),), Some(&fields))?,
+    ))
+}

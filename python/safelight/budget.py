@@ -1,0 +1,126 @@
+"""Byte budgets of one request: what it may download, and what it may decode to.
+
+Owns the sums and the refusal. Thread-safe: the items of a request are fetched and decoded in
+parallel. Must never know where bytes come from or what they mean.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import ClassVar
+
+from safelight.errors import LimitError, PayloadTooLargeError
+
+__all__ = ["DecodeCharge", "DecodedBudget", "DownloadBudget"]
+
+
+class _Budget:
+    """A number of bytes that charges draw on and refunds give back."""
+
+    __slots__ = ("_lock", "_max_bytes", "_used")
+
+    _noun: ClassVar[str]
+    _error: ClassVar[type[LimitError] | type[PayloadTooLargeError]]
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes must not be negative, not {max_bytes}")
+        self._lock = threading.Lock()
+        self._max_bytes = max_bytes
+        self._used = 0
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes that one request may use in all."""
+        return self._max_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes charged and not refunded."""
+        return self._used
+
+    def charge(self, nbytes: int) -> None:
+        """Take `nbytes`, or take nothing and raise.
+
+        Raises:
+            LimitError: From a `DecodedBudget` that has less than `nbytes` left.
+            PayloadTooLargeError: From a `DownloadBudget` that has less than `nbytes` left.
+        """
+        with self._lock:
+            used = self._used + nbytes
+            if used <= self._max_bytes:
+                self._used = used
+                return
+        raise self._error(
+            f"the request's {self._noun} bytes are {used}, over its budget {self._max_bytes}",
+            limit=self._max_bytes,
+            actual=used,
+        )
+
+    def refund(self, nbytes: int) -> None:
+        """Give back `nbytes` of an earlier charge."""
+        with self._lock:
+            self._used -= nbytes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._used} of {self._max_bytes} bytes used)"
+
+
+class DecodedBudget(_Budget):
+    """Bytes that the media of one request may decode to.
+
+    An image is charged from its header when its ref is made, settled when it is decoded, and
+    refunded when a cache serves it instead.
+    """
+
+    __slots__ = ()
+    _noun = "decoded"
+    _error = LimitError
+
+
+class DownloadBudget(_Budget):
+    """Encoded bytes that the items of one request may bring."""
+
+    __slots__ = ()
+    _noun = "encoded"
+    _error = PayloadTooLargeError
+
+
+class DecodeCharge:
+    """What one ref holds of its request's `DecodedBudget`.
+
+    Shared by a ref, its forks and its maps, which decode the payload once between them.
+    """
+
+    __slots__ = ("_budget", "_held", "_is_settled", "_lock")
+
+    def __init__(self, budget: DecodedBudget, nbytes: int) -> None:
+        budget.charge(nbytes)
+        self._budget = budget
+        self._lock = threading.Lock()
+        self._held = nbytes
+        self._is_settled = False
+
+    def settle(self, nbytes: int) -> None:
+        """Hold exactly `nbytes`, for good: what the decode really takes.
+
+        Raises:
+            LimitError: The budget has no room for the difference; what was held stays held.
+        """
+        with self._lock:
+            if nbytes > self._held:
+                self._budget.charge(nbytes - self._held)
+            else:
+                self._budget.refund(self._held - nbytes)
+            self._held = nbytes
+            self._is_settled = True
+
+    def refund(self) -> None:
+        """Give everything back, unless the media is decoded: a cache serves it instead.
+
+        A decode that comes after all settles anew.
+        """
+        with self._lock:
+            if not self._is_settled:
+                self._budget.refund(self._held)
+                self._held = 0

@@ -1,0 +1,112 @@
+"""`MediaIO`: how the bytes of one modality become a ref, and the media itself.
+
+Owns the entry points that every modality has: bytes, base64 and files, each decoded or as a ref.
+Must never fetch anything, nor decode while it makes a ref.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from safelight._safelight import decode_base64
+from safelight.probe import NeedMoreBytes
+from safelight.ref import MediaRef
+from safelight.spec import DecodeSpec
+
+__all__ = ["MediaIO"]
+
+T = TypeVar("T")
+
+
+class MediaIO(ABC, Generic[T]):
+    """Decoding of one modality under fixed settings.
+
+    A subclass implements `load_bytes`, names what the result depends on in `get_decode_spec`,
+    and may refuse early in `load_bytes_ref` and `check_prefix`.
+    """
+
+    @classmethod
+    def merge_kwargs(
+        cls,
+        default_kwargs: Mapping[str, Any] | None,
+        runtime_kwargs: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Return the server's options overridden by the request's."""
+        return {**(default_kwargs or {}), **(runtime_kwargs or {})}
+
+    def get_max_bytes(self) -> int | None:
+        """The largest encoded payload accepted, in bytes; None leaves it to the transport."""
+        return None
+
+    def get_decode_spec(self) -> DecodeSpec:
+        """What the decoded media depends on besides the payload."""
+        return DecodeSpec()
+
+    def check_prefix(self, data: bytes) -> NeedMoreBytes | None:
+        """Judge a payload by its first bytes, while the rest is still on its way.
+
+        Returns:
+            `NeedMoreBytes` while `data` is too short to judge; None once there is nothing to
+            refuse, after which it need not be called again.
+
+        Raises:
+            MediaError: The whole payload would be refused.
+        """
+        del data
+        return None
+
+    @abstractmethod
+    def load_bytes(self, data: bytes) -> T:
+        """Decode an encoded payload now.
+
+        Raises:
+            MediaError: The payload cannot be decoded, or is over a limit.
+        """
+
+    def load_base64(self, media_type: str, data: str) -> T:
+        """Decode a base64 payload now. `media_type` is the caller's word; the bytes decide.
+
+        Raises:
+            MediaError: As `load_bytes`, or `data` is not strict base64.
+        """
+        return self.load_base64_ref(media_type, data).decode()
+
+    def load_file(self, filepath: Path) -> T:
+        """Decode a file now.
+
+        Raises:
+            MediaError: As `load_bytes`.
+            OSError: The file cannot be read.
+        """
+        return self.load_file_ref(filepath).decode()
+
+    def load_bytes_ref(self, data: bytes) -> MediaRef[T]:
+        """Return a ref that decodes `data` when asked.
+
+        Raises:
+            LimitError: The header alone shows that the media is over a limit.
+        """
+        return MediaRef(partial(self.load_bytes, data), data, self.get_decode_spec())
+
+    def load_base64_ref(self, media_type: str, data: str) -> MediaRef[T]:
+        """Return a ref to a base64 payload; the base64 is decoded at once.
+
+        Raises:
+            DecodeError: `data` is not strict base64 (RFC 4648 section 4, padded, no whitespace).
+            LimitError: As `load_bytes_ref`.
+        """
+        del media_type
+        return self.load_bytes_ref(decode_base64(data))
+
+    def load_file_ref(self, filepath: Path) -> MediaRef[T]:
+        """Return a ref to the content of a file; the file is read at once.
+
+        Raises:
+            LimitError: As `load_bytes_ref`.
+            OSError: The file cannot be read.
+        """
+        return self.load_bytes_ref(Path(filepath).read_bytes())

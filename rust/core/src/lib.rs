@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod base64;
 pub mod error;
 pub mod key;
 

@@ -48,3 +48,8 @@ fn limit_error(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         class.call((error.message(),), Some(&fields))?,
     ))
 }
+
+/// A refusal whose class the core's kinds cannot tell: text that should have become a payload.
+pub(crate) fn decode_error(message: impl Into<String>) -> PyErr {
+    classes::DecodeError::new_err(message.into())
+}

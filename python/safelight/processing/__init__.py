@@ -1,0 +1,18 @@
+"""Prompt and media to token ids and tensors. One file a model family."""
+
+from safelight.processing.info import ProcessingInfo
+from safelight.processing.processor import BaseMultiModalProcessor
+from safelight.processing.prompt_updates import PromptReplacement, PromptUpdateDetails
+from safelight.processing.registry import MULTIMODAL_REGISTRY
+from safelight.processing.state import MultiModalApplyState
+from safelight.processing.timing import TimingContext
+
+__all__ = [
+    "MULTIMODAL_REGISTRY",
+    "BaseMultiModalProcessor",
+    "MultiModalApplyState",
+    "ProcessingInfo",
+    "PromptReplacement",
+    "PromptUpdateDetails",
+    "TimingContext",
+]

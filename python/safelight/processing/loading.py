@@ -1,0 +1,141 @@
+"""Where a transformers processor comes from: a checkpoint, or the embedded default.
+
+Owns loading and the default, which is made in code so that nothing is downloaded. Works without
+torch: a processor that demands a video processor, which demands torch, is then built without one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from safelight.errors import SafelightError
+
+__all__ = ["default_hf_processor", "load_hf_processor"]
+
+# Qwen3-VL's values.
+_PATCH_SIZE = 16
+_MERGE_SIZE = 2
+_TEMPORAL_PATCH_SIZE = 2
+_MIN_PIXELS = 65_536
+_MAX_PIXELS = 16_777_216
+_MEAN = _STD = [0.5, 0.5, 0.5]
+
+_SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+
+# ChatML, with one vision block an image.
+_CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message['role'] }}
+{% if message['content'] is string -%}
+{{ message['content'] }}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- else -%}{{ part['text'] }}{%- endif -%}
+{%- endfor -%}
+{%- endif %}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant
+{% endif -%}
+"""
+
+
+def load_hf_processor(model: str | None = None) -> Any:
+    """Return the transformers processor of `model`, a local path or a name on the hub.
+
+    None is the embedded default: a Qwen3-VL processor (patch 16, merge 2, temporal 2, mean and
+    standard deviation 0.5, 65,536 to 16,777,216 pixels) on the Pillow backend, with a byte-level
+    tokenizer.
+
+    Raises:
+        SafelightError: The model cannot be loaded, or transformers is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise SafelightError("transformers is not installed: pip install safelight[hf]") from error
+    if model is None:
+        return default_hf_processor()
+    try:
+        if transformers.utils.is_torchvision_available():
+            return transformers.AutoProcessor.from_pretrained(model)
+        return _load_without_torch(transformers, model)
+    except SafelightError:
+        raise
+    except Exception as error:
+        raise SafelightError(f"the processor of {model} cannot be loaded") from error
+
+
+def default_hf_processor() -> Any:
+    """Return the embedded default, made in code."""
+    from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessorPil, Qwen3VLProcessor
+
+    image_processor = Qwen2VLImageProcessorPil(
+        patch_size=_PATCH_SIZE,
+        merge_size=_MERGE_SIZE,
+        temporal_patch_size=_TEMPORAL_PATCH_SIZE,
+        image_mean=_MEAN,
+        image_std=_STD,
+        size={"shortest_edge": _MIN_PIXELS, "longest_edge": _MAX_PIXELS},
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=_byte_level_tokenizer(),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(_SPECIAL_TOKENS[1:]),
+    )
+    return _without_video(Qwen3VLProcessor)(
+        image_processor, tokenizer, None, chat_template=_CHAT_TEMPLATE
+    )
+
+
+def _byte_level_tokenizer() -> Any:
+    """Return a tokenizer with one token a byte and the special tokens of the family."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL_TOKENS])
+    return tokenizer
+
+
+def _load_without_torch(transformers: Any, model: str) -> Any:
+    """Build a checkpoint's processor from its parts, on the Pillow backend, without video."""
+    config, _ = transformers.ProcessorMixin.get_processor_dict(model)
+    name = config.get("processor_class")
+    processor_class = getattr(transformers, name or "", None)
+    if processor_class is None:
+        raise SafelightError(f"the processor of {model} names no class that transformers has")
+    image_processor = transformers.AutoImageProcessor.from_pretrained(model, backend="pil")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    return _without_video(processor_class)(
+        image_processor, tokenizer, None, chat_template=tokenizer.chat_template
+    )
+
+
+@cache
+def _without_video(processor_class: Any) -> Any:
+    """Return a subclass of `processor_class` that takes None for its video processor."""
+
+    def check_argument_for_proper_class(self: Any, argument_name: str, argument: Any) -> Any:
+        if argument_name == "video_processor" and argument is None:
+            return None
+        return super(image_only, self).check_argument_for_proper_class(argument_name, argument)
+
+    image_only = type(
+        processor_class.__name__,
+        (processor_class,),
+        {"check_argument_for_proper_class": check_argument_for_proper_class},
+    )
+    return image_only

@@ -1,0 +1,380 @@
+"""`BaseMultiModalProcessor`: prompt and media to token ids and tensors, in two phases.
+
+Phase 1 hashes, looks up the cache and submits the decodes of what it lacks; nobody waits. Phase 2
+looks up again, processes what is still missing, updates the cache in the order of the request,
+and merges. `apply` is phase 1, a wait, and phase 2. Must never decode what a cache holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from safelight.cache.processor import ProcessorCacheEntry
+from safelight.errors import MediaError, RequestError, SafelightError
+from safelight.inputs import (
+    MultiModalFieldConfig,
+    MultiModalInputs,
+    MultiModalKwargsItem,
+    MultiModalKwargsItems,
+    ProcessorInputs,
+    scope_mm_kwargs,
+)
+from safelight.inputs.fields import owned
+from safelight.parse import MultiModalDataItems
+from safelight.processing import hf
+from safelight.processing.info import ProcessingInfo
+from safelight.processing.prompt_updates import PromptReplacement, apply_prompt_updates
+from safelight.processing.state import MultiModalApplyState
+from safelight.processing.timing import TimingContext
+
+__all__ = ["BaseMultiModalProcessor"]
+
+_logger = logging.getLogger(__name__)
+
+# What the two phases are made of. A subclass that overrides one of these may do anything in it, so
+# a declaration of two-phase support that it inherits says nothing about it.
+_STEPS = frozenset(
+    """apply apply_phase1 apply_phase2 _look_up _entries_with_cache _entries_without_cache
+    _process _process_item _merge""".split()
+)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """An item's place in the request, and its identity where that is known."""
+
+    modality: str
+    index: int
+    mm_hash: str | None
+
+
+class BaseMultiModalProcessor(ABC):
+    """Processes requests for one model. A family says how in three methods.
+
+    Args:
+        info: The model's processor and options.
+    """
+
+    # A family declares that `apply` is its two phases and nothing else. See `supports_two_phase`.
+    two_phase: ClassVar[bool] = True
+
+    _overridden_steps: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        overridden = _STEPS & vars(cls).keys()
+        if overridden and "two_phase" not in vars(cls):
+            cls.two_phase = False
+        cls._overridden_steps = cls._overridden_steps | overridden
+
+    def __init__(self, info: ProcessingInfo) -> None:
+        self.info = info
+        self.data_parser = info.get_data_parser()
+        if not self.two_phase:
+            _logger.info(
+                "%s overrides %s without declaring two_phase: requests run whole on one worker",
+                type(self).__name__,
+                ", ".join(sorted(self._overridden_steps)),
+            )
+
+    @property
+    def supports_two_phase(self) -> bool:
+        """Whether a renderer may run the phases apart.
+
+        Declared by the class attribute `two_phase`. A subclass that overrides `apply` or a phase
+        must declare it anew.
+        """
+        return self.two_phase
+
+    @abstractmethod
+    def _get_mm_fields_config(
+        self, hf_inputs: Mapping[str, Any], hf_processor_mm_kwargs: Mapping[str, Any]
+    ) -> Mapping[str, MultiModalFieldConfig]:
+        """Return the layout of each named tensor of the processor's output."""
+
+    @abstractmethod
+    def _get_prompt_updates(
+        self,
+        mm_items: MultiModalDataItems,
+        hf_processor_mm_kwargs: Mapping[str, Any],
+        out_mm_kwargs: MultiModalKwargsItems,
+    ) -> Sequence[PromptReplacement]:
+        """Return what the processed items make of their placeholders."""
+
+    def _validate_item(
+        self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Refuse an item by what is known before it is decoded. Raises `MediaError`."""
+        del mm_items, modality, index, kwargs
+
+    def _call_hf_processor(
+        self, mm_data: Mapping[str, Any], mm_kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Process decoded media; `mm_data` is what `get_processor_data` gives."""
+        if "images" not in mm_data:
+            return {}
+        images = list(mm_data["images"])
+        return hf.call_image_processor(self.info.image_processor, images, mm_kwargs)
+
+    def apply(
+        self, inputs: ProcessorInputs, timing_ctx: TimingContext | None = None
+    ) -> MultiModalInputs:
+        """Process a request whole: phase 1, the decodes, phase 2.
+
+        Raises:
+            MediaError: An item cannot be decoded or processed; it names modality and index.
+            RequestError: The prompt does not match the items, or the model does not take them.
+        """
+        with self.apply_phase1(inputs, timing_ctx) as state:
+            state.wait_decodes()
+            return self.apply_phase2(state)
+
+    def apply_phase1(
+        self, inputs: ProcessorInputs, timing_ctx: TimingContext | None = None
+    ) -> MultiModalApplyState:
+        """Hash, look up the cache and submit the decodes of what it lacks; wait for nothing.
+
+        The state must be closed, by `apply_phase2` or as a context manager. When this method
+        fails, it closes what it began.
+
+        Raises:
+            MediaError: An item is refused by its header.
+            RequestError: As `apply`.
+        """
+        timing = TimingContext(enabled=False) if timing_ctx is None else timing_ctx
+        self.info.validate_num_items(inputs.mm_data_items)
+        state = MultiModalApplyState(inputs, timing)
+        try:
+            for position in _positions(state):
+                self._check_item(state, position)
+            if not _can_use_cache(inputs):
+                for position in _positions(state):
+                    _require_media(state, position)
+                state.submit((place.modality, place.index) for place in _positions(state))
+                return state
+            with timing.record("hash"):
+                state.hashes = inputs.get_mm_hashes(
+                    self.info.model_id, self.info.mm_hasher_algorithm
+                )
+            with timing.record("look up"):
+                misses = self._look_up(state)
+            state.submit((place.modality, place.index) for place in misses)
+        except BaseException:
+            state.close()
+            raise
+        return state
+
+    def apply_phase2(self, state: MultiModalApplyState) -> MultiModalInputs:
+        """Process what is missing, update the cache, and merge; then close the state.
+
+        The cache is looked up again, because other requests ran in between. What has newly
+        become a miss is decoded now.
+
+        Raises:
+            MediaError: As `apply`.
+            RequestError: As `apply`.
+            RuntimeError: The state is closed.
+        """
+        if state.is_closed:
+            raise RuntimeError("the state is closed")
+        with state:
+            state.wait_decodes()
+            if _can_use_cache(state.inputs):
+                entries, hits = self._entries_with_cache(state)
+            else:
+                entries, hits = self._entries_without_cache(state)
+            return self._merge(state, entries, hits)
+
+    def _look_up(self, state: MultiModalApplyState) -> list[_Position]:
+        """Return what the cache lacks, each identity once; give back the budget of the rest."""
+        cache, fingerprint = state.inputs.cache, self.info.fingerprint
+        assert cache is not None
+        misses: dict[str, _Position] = {}
+        for position in _positions(state):
+            assert position.mm_hash is not None
+            raw = state.items[position.modality].get_raw(position.index)
+            if position.mm_hash not in misses and not cache.is_cached(
+                fingerprint, position.mm_hash
+            ):
+                _require_media(state, position)
+                misses[position.mm_hash] = position
+            elif hasattr(raw, "refund"):
+                raw.refund()
+        return list(misses.values())
+
+    def _entries_with_cache(
+        self, state: MultiModalApplyState
+    ) -> tuple[dict[tuple[str, int], ProcessorCacheEntry], dict[str, list[bool]]]:
+        cache, fingerprint = state.inputs.cache, self.info.fingerprint
+        assert cache is not None
+        entries: dict[str, ProcessorCacheEntry] = {}
+        with state.timing.record("look up"):
+            # Found entries are held from here on, so that the request's own misses may evict
+            # them from the cache but not from the request.
+            for position in _positions(state):
+                assert position.mm_hash is not None
+                entry = cache.get(fingerprint, position.mm_hash)
+                if entry is not None:
+                    entries[position.mm_hash] = entry
+        misses = [place for place in _first_of_each(state) if place.mm_hash not in entries]
+        for position in misses:
+            _require_media(state, position)
+        state.submit((place.modality, place.index) for place in misses)
+        state.wait_decodes()
+        for position, entry in self._process(state, misses):
+            assert position.mm_hash is not None
+            entries[position.mm_hash] = entry
+            cache.put(fingerprint, position.mm_hash, entry)
+        missed = {(place.modality, place.index) for place in misses}
+        hits: dict[str, list[bool]] = {modality: [] for modality in state.items}
+        by_place = {}
+        for position in _positions(state):
+            assert position.mm_hash is not None
+            place = (position.modality, position.index)
+            hits[position.modality].append(place not in missed)
+            by_place[place] = entries[position.mm_hash]
+        return by_place, hits
+
+    def _entries_without_cache(
+        self, state: MultiModalApplyState
+    ) -> tuple[dict[tuple[str, int], ProcessorCacheEntry], dict[str, list[bool]]]:
+        positions = list(_positions(state))
+        entries = {
+            (position.modality, position.index): entry
+            for position, entry in self._process(state, positions)
+        }
+        with state.timing.record("hash"):
+            state.hashes = state.inputs.get_mm_hashes(
+                self.info.model_id, self.info.mm_hasher_algorithm
+            )
+        return entries, {name: [False] * len(items) for name, items in state.items.items()}
+
+    def _process(
+        self, state: MultiModalApplyState, positions: Sequence[_Position]
+    ) -> Iterator[tuple[_Position, ProcessorCacheEntry]]:
+        with state.timing.record("process"):
+            for position in positions:
+                yield position, self._process_item(state, position)
+
+    def _process_item(
+        self, state: MultiModalApplyState, position: _Position
+    ) -> ProcessorCacheEntry:
+        """Process one item alone, so that what a cache keeps does not depend on its siblings."""
+        modality = position.modality
+        selected = state.items[modality].select([position.index])
+        kwargs = self._scoped_kwargs(state.inputs, modality)
+        try:
+            hf_inputs = {
+                **self._call_hf_processor(selected.get_processor_data(), kwargs),
+                **selected.get_passthrough_data(),
+            }
+            config = self._get_mm_fields_config(hf_inputs, kwargs)
+            items = MultiModalKwargsItems.from_hf_inputs(hf_inputs, config)
+            (item,) = items[modality]
+            updates = self._get_prompt_updates(
+                MultiModalDataItems({modality: selected}), kwargs, items
+            )
+        except SafelightError:
+            raise
+        except Exception as error:
+            index = selected.get_original_index(0)
+            raise MediaError("the model's processor cannot process it").at(
+                modality, index
+            ) from error
+        for name, elem in item.items():
+            item[name] = type(elem)(_read_only(owned(elem.data)), elem.field)
+        return ProcessorCacheEntry(
+            MultiModalKwargsItem(item),
+            [update.resolve(0) for update in updates if update.modality == modality],
+        )
+
+    def _scoped_kwargs(self, inputs: ProcessorInputs, modality: str) -> dict[str, Any]:
+        kwargs = {**self.info.mm_processor_kwargs, **inputs.hf_processor_mm_kwargs}
+        return scope_mm_kwargs(kwargs, modality)
+
+    def _check_item(self, state: MultiModalApplyState, position: _Position) -> None:
+        modality, index = position.modality, position.index
+        try:
+            kwargs = self._scoped_kwargs(state.inputs, modality)
+            self._validate_item(state.items, modality, index, kwargs)
+        except MediaError as error:
+            raise error.at(modality, state.items[modality].get_original_index(index)) from error
+
+    def _tokenize(self, prompt: str | list[int]) -> list[int]:
+        """Token ids of a prompt whose placeholders are not expanded."""
+        if not isinstance(prompt, str):
+            return prompt
+        token_ids: list[int] = self.info.tokenizer(prompt)["input_ids"]
+        return token_ids
+
+    def _merge(
+        self,
+        state: MultiModalApplyState,
+        entries: Mapping[tuple[str, int], ProcessorCacheEntry],
+        hits: dict[str, list[bool]],
+    ) -> MultiModalInputs:
+        assert state.hashes is not None
+        updates: dict[str, list[Any]] = {}
+        kwargs = MultiModalKwargsItems()
+        for modality, items in state.items.items():
+            of_modality = [entries[modality, index] for index in range(items.get_count())]
+            kwargs[modality] = [entry.item for entry in of_modality]
+            updates[modality] = [
+                update for entry in of_modality for update in entry.prompt_updates
+            ]
+        with state.timing.record("tokenize"):
+            token_ids = self._tokenize(state.inputs.prompt)
+        with state.timing.record("expand"):
+            token_ids, placeholders = apply_prompt_updates(token_ids, updates)
+        return MultiModalInputs(
+            type="multimodal",
+            prompt_token_ids=token_ids,
+            mm_kwargs=kwargs,
+            mm_hashes={modality: list(hashes) for modality, hashes in state.hashes.items()},
+            mm_placeholders=placeholders,
+            mm_cache_hits=hits,
+        )
+
+
+def _can_use_cache(inputs: ProcessorInputs) -> bool:
+    """Whether the cache may serve the request: there is one, and no item skips the processor."""
+    return inputs.cache is not None and not any(
+        items.get_passthrough_data() for items in inputs.mm_data_items.values()
+    )
+
+
+def _positions(state: MultiModalApplyState) -> Iterator[_Position]:
+    """Every item in the order of the request."""
+    for modality, items in state.items.items():
+        for index in range(items.get_count()):
+            mm_hash = None if state.hashes is None else state.hashes[modality][index]
+            yield _Position(modality, index, mm_hash)
+
+
+def _first_of_each(state: MultiModalApplyState) -> Iterator[_Position]:
+    """The first item of each identity."""
+    seen: set[str | None] = set()
+    for position in _positions(state):
+        if position.mm_hash not in seen:
+            seen.add(position.mm_hash)
+            yield position
+
+
+def _require_media(state: MultiModalApplyState, position: _Position) -> None:
+    """Refuse an item that came as a UUID alone and that no cache holds."""
+    if state.items[position.modality].get_raw(position.index) is None:
+        raise RequestError(
+            f"{position.modality} {position.index} has a uuid but no media, "
+            "and no cache holds it"
+        )
+
+
+def _read_only(value: Any) -> Any:
+    """Mark a numpy array as read-only: it is shared between requests. Tensors have no such mark."""
+    if hasattr(value, "setflags"):
+        value.setflags(write=False)
+    return value

@@ -1,0 +1,112 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+
+Owns what is special about the family: pixels as rows of flattened patches, one grid
+``[frames, rows, columns]`` an item, and one prompt token for each ``merge_size`` squared patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from safelight.errors import LimitError
+from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems
+from safelight.parse import (
+    ImageProcessorItems,
+    ModalityDataItems,
+    MultiModalDataItems,
+    MultiModalDataParser,
+)
+from safelight.processing.info import ProcessingInfo
+from safelight.processing.processor import BaseMultiModalProcessor
+from safelight.processing.prompt_updates import PromptReplacement
+
+__all__ = ["Qwen2VLMultiModalProcessor", "Qwen2VLProcessingInfo", "Qwen3VLMultiModalProcessor"]
+
+# Beyond this, `smart_resize` of transformers refuses an image.
+_MAX_ASPECT_RATIO = 200
+
+
+class Qwen2VLProcessingInfo(ProcessingInfo):
+    """What the Qwen-VL models say about themselves."""
+
+    def get_data_parser(self) -> MultiModalDataParser:
+        """A parser that takes embeddings together with their grids."""
+        return MultiModalDataParser(
+            embedding_fields={"image": frozenset({"image_embeds", "image_grid_thw"})}
+        )
+
+    def get_merge_size(self, kwargs: Mapping[str, Any]) -> int:
+        """Patches on each side of the square that becomes one token."""
+        return int(kwargs.get("merge_size") or self.image_processor.merge_size)
+
+    @property
+    def image_token_id(self) -> int:
+        """Id of the token that stands for an image in a prompt."""
+        return int(self.hf_processor.image_token_id)
+
+
+class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
+    """Qwen2-VL and Qwen2.5-VL.
+
+    Items have ``pixel_values``, float32 of shape ``[patches, 3 * temporal * patch * patch]``, and
+    ``image_grid_thw``, int64 of shape ``[3]``; or ``image_embeds`` in place of the pixels, of
+    shape ``[tokens, hidden]``.
+    """
+
+    info: Qwen2VLProcessingInfo
+
+    def _validate_item(
+        self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
+    ) -> None:
+        items = mm_items[modality]
+        if not isinstance(items, ImageProcessorItems) or not _is_size_known(items, index):
+            return
+        width, height = items.get_image_size(index)
+        if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
+            raise LimitError(
+                f"image is {width}x{height}, over aspect ratio {_MAX_ASPECT_RATIO}",
+                limit=_MAX_ASPECT_RATIO,
+                actual=max(width, height) // max(1, min(width, height)),
+            )
+
+    def _get_mm_fields_config(
+        self, hf_inputs: Mapping[str, Any], hf_processor_mm_kwargs: Mapping[str, Any]
+    ) -> Mapping[str, MultiModalFieldConfig]:
+        patches = [int(np.prod(np.asarray(grid))) for grid in hf_inputs["image_grid_thw"]]
+        merge_area = self.info.get_merge_size(hf_processor_mm_kwargs) ** 2
+        tokens = [count // merge_area for count in patches]
+        return {
+            "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", patches),
+            "image_embeds": MultiModalFieldConfig.flat_from_sizes("image", tokens),
+            "image_grid_thw": MultiModalFieldConfig.batched("image"),
+        }
+
+    def _get_prompt_updates(
+        self,
+        mm_items: MultiModalDataItems,
+        hf_processor_mm_kwargs: Mapping[str, Any],
+        out_mm_kwargs: MultiModalKwargsItems,
+    ) -> Sequence[PromptReplacement]:
+        token_id = self.info.image_token_id
+        merge_area = self.info.get_merge_size(hf_processor_mm_kwargs) ** 2
+
+        def expand(index: int) -> list[int]:
+            grid = out_mm_kwargs["image"][index]["image_grid_thw"].data
+            return [token_id] * (int(np.prod(np.asarray(grid))) // merge_area)
+
+        return [PromptReplacement("image", [token_id], expand)]
+
+
+class Qwen3VLMultiModalProcessor(Qwen2VLMultiModalProcessor):
+    """Qwen3-VL: the same layout, with patches of 16 pixels."""
+
+
+def _is_size_known(items: ModalityDataItems[Any, Any], index: int) -> bool:
+    """Whether an item's size is at hand without decoding it."""
+    raw = items.get_raw(index)
+    if raw is None:
+        return False
+    return getattr(raw, "header", None) is not None or not hasattr(raw, "is_decoded")

@@ -1,0 +1,274 @@
+"""`Renderer`: chat requests in, processed inputs out, on asyncio or without it.
+
+Owns the order of a request: fetch, prepare, phase 1, the wait, phase 2, and which thread runs
+what. The phases of all requests run on one worker, so that caches see one order; waiting and
+fetching do not occupy it. Must never block the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from safelight.budget import DecodedBudget, DownloadBudget
+from safelight.cache.processor import MultiModalProcessorOnlyCache
+from safelight.chat import ChatRequest, MediaPart, parse_chat
+from safelight.connector import MediaConnector
+from safelight.errors import FetchError, MediaError, RequestError
+from safelight.inputs import MultiModalInputs, ProcessorInputs
+from safelight.processing import BaseMultiModalProcessor, TimingContext
+from safelight.ref import MediaRef
+
+__all__ = ["RenderedChat", "Renderer"]
+
+_DEFAULT_MAX_DECODED_BYTES = 715_827_880
+_DEFAULT_MAX_DOWNLOAD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A processed chat.
+
+    Attributes:
+        inputs: What a model runner takes.
+        media: The chat's media parts, in order.
+        refs: The ref of each part; None where only a UUID was given.
+        timing: Seconds by stage.
+    """
+
+    inputs: MultiModalInputs
+    media: list[MediaPart]
+    refs: list[MediaRef[Any] | None]
+    timing: TimingContext
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one request brings besides its messages."""
+
+    media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    skip_mm_cache: bool = False
+
+
+class Renderer:
+    """Renders chats for one model.
+
+    Args:
+        processor: The model's processor.
+        cache: Processor cache shared by all requests; None processes everything.
+        connector_options: Arguments of the `MediaConnector` made for each request.
+        enable_prefix_caching: Whether the engine compares items by their hashes even without a
+            processor cache. Without both, identities are made per request.
+        max_decoded_bytes: What the media of one request may decode to.
+        max_download_bytes: Encoded bytes that one request may bring.
+    """
+
+    def __init__(
+        self,
+        processor: BaseMultiModalProcessor,
+        *,
+        cache: MultiModalProcessorOnlyCache | None = None,
+        connector_options: Mapping[str, Any] | None = None,
+        enable_prefix_caching: bool = True,
+        max_decoded_bytes: int = _DEFAULT_MAX_DECODED_BYTES,
+        max_download_bytes: int = _DEFAULT_MAX_DOWNLOAD_BYTES,
+    ) -> None:
+        self.processor = processor
+        self.cache = cache
+        self.connector_options = dict(connector_options or {})
+        self.enable_prefix_caching = enable_prefix_caching
+        self.max_decoded_bytes = max_decoded_bytes
+        self.max_download_bytes = max_download_bytes
+        self._worker = ThreadPoolExecutor(1, "safelight-processor", initializer=_limit_torch_threads)
+        self._closer = ThreadPoolExecutor(1, "safelight-closer")
+
+    def close(self) -> None:
+        """Stop the worker; what it runs finishes."""
+        self._worker.shutdown()
+        self._closer.shutdown()
+
+    def __enter__(self) -> Renderer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def render_chat(
+        self,
+        messages: object,
+        *,
+        media_io_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        skip_mm_cache: bool = False,
+    ) -> RenderedChat:
+        """Render one chat, on a thread that has no event loop.
+
+        Args:
+            messages: Messages in the shape of OpenAI's API.
+            media_io_kwargs: The request's decode options by modality.
+            mm_processor_kwargs: The request's processor options.
+            skip_mm_cache: Whether the request goes past the cache.
+
+        Raises:
+            RequestError: The chat is malformed.
+            FetchError: Media cannot be had.
+            MediaError: Media cannot be decoded or processed. It and `FetchError` name modality
+                and index.
+        """
+        return asyncio.run(
+            self.render_chat_async(
+                messages,
+                media_io_kwargs=media_io_kwargs,
+                mm_processor_kwargs=mm_processor_kwargs,
+                skip_mm_cache=skip_mm_cache,
+            )
+        )
+
+    async def render_chat_async(
+        self,
+        messages: object,
+        *,
+        media_io_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        skip_mm_cache: bool = False,
+    ) -> RenderedChat:
+        """Render one chat as `render_chat` does; many may run at once on one loop.
+
+        Cancellation waits for decodes that have begun, then propagates.
+        """
+        request = _Request(media_io_kwargs or {}, mm_processor_kwargs or {}, skip_mm_cache)
+        timing = TimingContext()
+        chat = parse_chat(messages)
+        with timing.record("fetch"):
+            refs = await self._fetch(chat.media, request)
+        outputs = await self._process(chat, refs, request, timing)
+        return RenderedChat(outputs, chat.media, refs, timing)
+
+    async def _fetch(
+        self, media: Sequence[MediaPart], request: _Request
+    ) -> list[MediaRef[Any] | None]:
+        """Fetch all parts at once; raise the first failure in the order of the chat."""
+        decoded_budget = DecodedBudget(self.max_decoded_bytes)
+        connector = MediaConnector(
+            **self.connector_options, download_budget=DownloadBudget(self.max_download_bytes)
+        )
+
+        async def fetch(part: MediaPart) -> MediaRef[Any] | None:
+            if part.url is None:
+                return None
+            media_io = self.processor.info.get_media_io(
+                part.modality,
+                request.media_io_kwargs.get(part.modality),
+                decoded_budget=decoded_budget,
+            )
+            return await connector.load_from_url_async(part.url, media_io)
+
+        results = await asyncio.gather(*map(fetch, media), return_exceptions=True)
+        refs: list[MediaRef[Any] | None] = []
+        for part, result in zip(media, results, strict=True):
+            if isinstance(result, (FetchError, MediaError)):
+                raise result.at(part.modality, part.index) from result
+            if isinstance(result, BaseException):
+                raise result
+            refs.append(result)
+        return refs
+
+    def _prepare(
+        self, chat: ChatRequest, refs: Sequence[MediaRef[Any] | None], request: _Request
+    ) -> ProcessorInputs:
+        """Make the processor's view of a request: parsed media, identities, cache, prompt."""
+        cache = None if request.skip_mm_cache else self.cache
+        mm_data: dict[str, list[Any]] = {}
+        mm_uuids: dict[str, list[str | None]] = {}
+        for part, ref in zip(chat.media, refs, strict=True):
+            mm_data.setdefault(part.modality, []).append(ref)
+            mm_uuids.setdefault(part.modality, []).append(part.uuid)
+        if cache is None and not self.enable_prefix_caching:
+            # Nobody compares identities across requests, so nobody may confuse two items.
+            request_id = uuid.uuid4().hex
+            mm_uuids = {
+                modality: [f"{request_id}-{modality}-{index}" for index in range(len(uuids))]
+                for modality, uuids in mm_uuids.items()
+            }
+        return ProcessorInputs(
+            prompt=self._apply_chat_template(chat),
+            mm_data_items=self.processor.data_parser.parse_mm_data(mm_data),
+            mm_uuid_items=mm_uuids,
+            media_io_kwargs=request.media_io_kwargs,
+            hf_processor_mm_kwargs=request.mm_processor_kwargs,
+            cache=cache,
+        )
+
+    def _apply_chat_template(self, chat: ChatRequest) -> str:
+        try:
+            prompt: str = self.processor.info.hf_processor.apply_chat_template(
+                chat.messages, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:
+            raise RequestError("the model's chat template refuses the messages") from error
+        return prompt
+
+    async def _process(
+        self,
+        chat: ChatRequest,
+        refs: Sequence[MediaRef[Any] | None],
+        request: _Request,
+        timing: TimingContext,
+    ) -> MultiModalInputs:
+        if not self.processor.supports_two_phase:
+            whole = self._worker.submit(
+                lambda: self.processor.apply(self._prepare(chat, refs, request), timing)
+            )
+            await _finish(whole)
+            return whole.result()
+        phase1 = self._worker.submit(
+            lambda: self.processor.apply_phase1(self._prepare(chat, refs, request), timing)
+        )
+        try:
+            await _finish(phase1)
+            # Off the worker: other requests' phases run while this one's media decodes.
+            await phase1.result().wait_decodes_async()
+            phase2 = self._worker.submit(self.processor.apply_phase2, phase1.result())
+            await _finish(phase2)
+            return phase2.result()
+        finally:
+            if phase1.done() and not phase1.cancelled() and phase1.exception() is None:
+                # Closing waits for decodes that a cancellation left running: not on the loop.
+                await _finish(self._closer.submit(phase1.result().close))
+
+
+async def _finish(work: Future[Any]) -> None:
+    """Wait until `work` is done, whatever happens; its outcome is the caller's to take.
+
+    A cancellation withdraws work that has not begun. Otherwise it propagates once the work is
+    done, however often it comes: what a worker has begun is never abandoned.
+    """
+    waiter = asyncio.wrap_future(work)
+    cancellation: asyncio.CancelledError | None = None
+    while not waiter.done():
+        try:
+            await asyncio.wait([waiter])
+        except asyncio.CancelledError as error:
+            cancellation = error
+            work.cancel()
+    if not waiter.cancelled():
+        waiter.exception()
+    if cancellation is not None:
+        raise cancellation
+
+
+def _limit_torch_threads() -> None:
+    """Keep torch's kernels on the worker's own core, for the worker's life.
+
+    Set once: setting and restoring a process-wide number per call would race.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

@@ -6,6 +6,10 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod exif;
 pub mod key;
+pub mod limits;
+pub mod probe;
+mod reader;
 
 pub use error::{Bound, Error, ErrorKind, Result};

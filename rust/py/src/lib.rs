@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod error;
 mod key;
+mod probe;
 mod spec;
 
 /// The compiled part of safelight.
@@ -11,6 +12,8 @@ mod spec;
 mod _safelight {
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
+    #[pymodule_export]
+    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 }

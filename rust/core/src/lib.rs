@@ -7,6 +7,10 @@
 
 pub mod base64;
 pub mod error;
+pub mod exif;
 pub mod key;
+pub mod limits;
+pub mod probe;
+mod reader;
 
 pub use error::{Bound, Error, ErrorKind, Result};

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 mod base64;
 mod error;
 mod key;
+mod probe;
 mod spec;
 
 /// The compiled part of safelight.
@@ -14,6 +15,8 @@ mod _safelight {
     use crate::base64::decode_base64;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
+    #[pymodule_export]
+    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 }

@@ -1,0 +1,372 @@
+//! EXIF: the orientation and the two ids, out of a TIFF structure in a bounded number of steps.
+//!
+//! Owns directories and their entries, for EXIF blocks, TIFF files and MPF indexes alike. Reads
+//! the three tags a server needs and nothing else: no thumbnail, no maker note, no GPS.
+
+use crate::limits::{Budget, MAX_EXIF_SEGMENTS, MAX_ID_BYTES};
+use crate::reader::{Endian, index};
+
+const ORIENTATION: u16 = 0x0112;
+const IMAGE_ID: u16 = 0x800D;
+const EXIF_DIRECTORY: u16 = 0x8769;
+const IMAGE_UNIQUE_ID: u16 = 0xA420;
+
+/// What EXIF says of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExifFacts {
+    /// `Some` where the tag is there at all, which is what keeps XMP from being asked; 1 where
+    /// its value is none of 1 to 8.
+    pub orientation: Option<u8>,
+    /// `ImageID` of the main directory, if it is text.
+    pub image_id: Option<Box<str>>,
+    /// `ImageUniqueID` of the EXIF directory, if it is text.
+    pub image_unique_id: Option<Box<str>>,
+}
+
+/// Read an EXIF block, with or without its `Exif\0\0` prefix.
+///
+/// What cannot be read is absent: EXIF is never a reason to refuse an image.
+#[must_use]
+pub fn parse(bytes: &[u8]) -> ExifFacts {
+    parse_block(&Block::new(bytes), &mut Budget::default())
+}
+
+pub(crate) fn parse_block(block: &Block<'_>, budget: &mut Budget) -> ExifFacts {
+    let mut facts = ExifFacts::default();
+    let block = block.without_prefix();
+    let Some((directory, first)) = Directory::open(&block) else {
+        // Pillow gives such a block up for good, XMP included. An empty one is no block.
+        facts.orientation = (block.len() > 0).then_some(1);
+        return facts;
+    };
+    directory.read_facts(first, budget, &mut facts);
+    facts
+}
+
+/// Bytes that may lie in several segments of a file, as one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Block<'a> {
+    first: &'a [u8],
+    rest: Vec<&'a [u8]>,
+}
+
+impl<'a> Block<'a> {
+    pub(crate) fn new(first: &'a [u8]) -> Self {
+        Self {
+            first,
+            rest: Vec::new(),
+        }
+    }
+
+    /// Append a segment, up to a bound on their number.
+    pub(crate) fn push(&mut self, segment: &'a [u8]) {
+        if self.rest.len() < MAX_EXIF_SEGMENTS {
+            self.rest.push(segment);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rest.iter().map(|part| part.len()).sum::<usize>() + self.first.len()
+    }
+
+    /// The block after up to two `Exif\0\0` prefixes: some writers leave one too many.
+    fn without_prefix(&self) -> Self {
+        let mut first = self.first;
+        for _ in 0..2 {
+            first = first.strip_prefix(b"Exif\0\0").unwrap_or(first);
+        }
+        Self {
+            first,
+            rest: self.rest.clone(),
+        }
+    }
+
+    /// The `N` bytes from `at`, if they are there.
+    #[inline]
+    pub(crate) fn array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        if let Some(bytes) = self
+            .first
+            .get(at..)
+            .and_then(|rest| rest.first_chunk::<N>())
+        {
+            return Some(*bytes);
+        }
+        if self.rest.is_empty() {
+            return None;
+        }
+        let mut bytes = [0; N];
+        for (offset, byte) in bytes.iter_mut().enumerate() {
+            *byte = self.byte(at.checked_add(offset)?)?;
+        }
+        Some(bytes)
+    }
+
+    fn byte(&self, mut at: usize) -> Option<u8> {
+        if let Some(byte) = self.first.get(at) {
+            return Some(*byte);
+        }
+        at -= self.first.len();
+        for part in &self.rest {
+            match part.get(at) {
+                Some(byte) => return Some(*byte),
+                None => at -= part.len(),
+            }
+        }
+        None
+    }
+}
+
+/// One entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) tag: u16,
+    pub(crate) kind: u16,
+    pub(crate) count: u64,
+    /// Where the values lie in the block, inline or not.
+    pub(crate) at: usize,
+}
+
+/// How a visit of a directory ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// At its end; the offset of the directory after it, 0 for none.
+    Next(u64),
+    /// The bytes ended before it; at least this many are needed to go on.
+    Short(usize),
+    /// The budget did.
+    Exhausted,
+}
+
+/// A TIFF structure whose header has been read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Directory<'a, 'b> {
+    block: &'b Block<'a>,
+    pub(crate) endian: Endian,
+    is_big: bool,
+}
+
+impl<'a, 'b> Directory<'a, 'b> {
+    /// The structure that begins with a classic TIFF header, and the offset of its first
+    /// directory. The two headers with swapped version bytes occur in the wild.
+    pub(crate) fn open(block: &'b Block<'a>) -> Option<(Self, u64)> {
+        let [m0, m1, m2, m3, offset @ ..] = block.array::<8>(0)?;
+        let endian = match &[m0, m1, m2, m3] {
+            b"MM\0\x2a" | b"MM\x2a\0" => Endian::Big,
+            b"II\x2a\0" | b"II\0\x2a" => Endian::Little,
+            _ => return None,
+        };
+        let directory = Self {
+            block,
+            endian,
+            is_big: false,
+        };
+        Some((directory, u64::from(endian.u32(offset))))
+    }
+
+    /// Call `each` with the entries at `at`, in file order.
+    ///
+    /// Entries of unknown type are passed over, an entry whose values are cut off ends the
+    /// visit: so does Pillow, and what it does not see must not be seen here either.
+    pub(crate) fn visit(&self, at: u64, budget: &mut Budget, mut each: impl FnMut(Entry)) -> End {
+        let at = index(at);
+        let (count, mut at) = if self.is_big {
+            match self.block.array(at) {
+                Some(bytes) => (self.endian.u64(bytes), at.saturating_add(8)),
+                None => return End::Short(at.saturating_add(8)),
+            }
+        } else {
+            match self.block.array(at) {
+                Some(bytes) => (u64::from(self.endian.u16(bytes)), at.saturating_add(2)),
+                None => return End::Short(at.saturating_add(2)),
+            }
+        };
+        let entry_bytes = if self.is_big { 20 } else { 12 };
+        for _ in 0..count {
+            if !budget.try_spend() {
+                return End::Exhausted;
+            }
+            let next = at.saturating_add(entry_bytes);
+            let Some(mut entry) = self.entry(at) else {
+                return End::Short(next);
+            };
+            at = next;
+            let Some(bytes) = unit_bytes(entry.kind).and_then(|unit| entry.count.checked_mul(unit))
+            else {
+                continue;
+            };
+            if bytes == 0 {
+                continue;
+            }
+            if bytes > if self.is_big { 8 } else { 4 } {
+                entry.at = index(self.offset(entry.at));
+                let end = entry.at.saturating_add(index(bytes));
+                if end > self.block.len() {
+                    return End::Short(end);
+                }
+            }
+            each(entry);
+        }
+        self.next(at)
+    }
+
+    fn next(&self, at: usize) -> End {
+        let next = if self.is_big {
+            self.block.array(at).map(|bytes| self.endian.u64(bytes))
+        } else {
+            let offset = self.block.array(at);
+            offset.map(|bytes| u64::from(self.endian.u32(bytes)))
+        };
+        let width = if self.is_big { 8 } else { 4 };
+        next.map_or(End::Short(at.saturating_add(width)), End::Next)
+    }
+
+    #[inline]
+    fn entry(&self, at: usize) -> Option<Entry> {
+        if self.is_big {
+            let bytes = self.block.array::<12>(at)?;
+            self.block.array::<8>(at.checked_add(12)?)?;
+            let [t0, t1, k0, k1, count @ ..] = bytes;
+            return Some(Entry {
+                tag: self.endian.u16([t0, t1]),
+                kind: self.endian.u16([k0, k1]),
+                count: self.endian.u64(count),
+                at: at + 12,
+            });
+        }
+        let [t0, t1, k0, k1, c0, c1, c2, c3, _, _, _, _] = self.block.array::<12>(at)?;
+        Some(Entry {
+            tag: self.endian.u16([t0, t1]),
+            kind: self.endian.u16([k0, k1]),
+            count: u64::from(self.endian.u32([c0, c1, c2, c3])),
+            at: at + 8,
+        })
+    }
+
+    fn offset(&self, at: usize) -> u64 {
+        if self.is_big {
+            self.block
+                .array(at)
+                .map_or(u64::MAX, |b| self.endian.u64(b))
+        } else {
+            let offset = self.block.array(at);
+            offset.map_or(u64::MAX, |b| u64::from(self.endian.u32(b)))
+        }
+    }
+
+    /// The first value of an entry as an unsigned integer, if it is one.
+    pub(crate) fn unsigned(&self, entry: Entry) -> Option<u64> {
+        let at = entry.at;
+        match entry.kind {
+            3 => Some(u64::from(self.endian.u16(self.block.array(at)?))),
+            4 | 13 => Some(u64::from(self.endian.u32(self.block.array(at)?))),
+            16 => Some(self.endian.u64(self.block.array(at)?)),
+            6 => u64::try_from(i8::from_le_bytes(self.block.array(at)?)).ok(),
+            8 => u64::try_from(self.endian.u16(self.block.array(at)?).cast_signed()).ok(),
+            9 => u64::try_from(self.endian.u32(self.block.array(at)?).cast_signed()).ok(),
+            _ => None,
+        }
+    }
+
+    /// The orientation an entry holds: a number of any numeric type, but not bytes or text.
+    pub(crate) fn orientation(&self, entry: Entry) -> u8 {
+        let at = entry.at;
+        let value = match entry.kind {
+            5 | 10 => self.ratio(at),
+            11 => self
+                .block
+                .array(at)
+                .and_then(|bytes| natural(f64::from(f32::from_bits(self.endian.u32(bytes))))),
+            12 => self
+                .block
+                .array(at)
+                .and_then(|bytes| natural(f64::from_bits(self.endian.u64(bytes)))),
+            _ => self.unsigned(entry),
+        };
+        value
+            .and_then(|value| u8::try_from(value).ok())
+            .filter(|value| (1..=8).contains(value))
+            .unwrap_or(1)
+    }
+
+    fn ratio(&self, at: usize) -> Option<u64> {
+        let over = u64::from(self.endian.u32(self.block.array(at)?));
+        let under = u64::from(self.endian.u32(self.block.array(at.checked_add(4)?)?));
+        (under != 0 && over % under == 0).then(|| over / under)
+    }
+
+    /// The text of an entry: Latin-1, without the NUL that ends it.
+    fn text(&self, entry: Entry) -> Option<Box<str>> {
+        let length = index(entry.count);
+        if entry.kind != 2 || length > MAX_ID_BYTES {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(length);
+        for offset in 0..length {
+            bytes.push(self.block.byte(entry.at.checked_add(offset)?)?);
+        }
+        if bytes.last() == Some(&0) {
+            bytes.pop();
+        }
+        Some(bytes.into_iter().map(char::from).collect())
+    }
+
+    /// Add what the directory at `at` and its EXIF directory say to `facts`. The first of
+    /// several entries of one tag counts.
+    pub(crate) fn read_facts(&self, at: u64, budget: &mut Budget, facts: &mut ExifFacts) {
+        let mut exif_directory = None;
+        self.visit(at, budget, |entry| match entry.tag {
+            ORIENTATION if facts.orientation.is_none() => {
+                facts.orientation = Some(self.orientation(entry));
+            }
+            IMAGE_ID if facts.image_id.is_none() => facts.image_id = self.text(entry),
+            EXIF_DIRECTORY if exif_directory.is_none() => exif_directory = self.unsigned(entry),
+            _ => {}
+        });
+        if let Some(at) = exif_directory {
+            self.visit(at, budget, |entry| {
+                if entry.tag == IMAGE_UNIQUE_ID && facts.image_unique_id.is_none() {
+                    facts.image_unique_id = self.text(entry);
+                }
+            });
+        }
+    }
+}
+
+/// A small natural number that is stored as a floating-point one.
+fn natural(value: f64) -> Option<u64> {
+    (1..=8u8)
+        .find(|&whole| f64::from(whole).to_bits() == value.to_bits())
+        .map(u64::from)
+}
+
+/// Bytes of one value of a type; `None` for types that TIFF readers pass over.
+#[inline]
+fn unit_bytes(kind: u16) -> Option<u64> {
+    match kind {
+        1 | 2 | 6 | 7 => Some(1),
+        3 | 8 => Some(2),
+        4 | 9 | 11 | 13 => Some(4),
+        5 | 10 | 12 | 16 => Some(8),
+        _ => None,
+    }
+}
+
+/// The orientation that an XMP packet states, as an attribute or as an element.
+///
+/// The first mention counts, and only its first digit, as in Pillow.
+pub(crate) fn xmp_orientation(packet: &[u8]) -> Option<u8> {
+    const NAME: &[u8] = b"tiff:Orientation";
+    for at in memchr::memmem::find_iter(packet, NAME) {
+        let rest = &packet[at + NAME.len()..];
+        let value = match rest {
+            [b'=', b'"', digit, ..] | [b'>', digit, ..] => *digit,
+            _ => continue,
+        };
+        match value {
+            b'1'..=b'8' => return Some(value - b'0'),
+            b'0' | b'9' => return Some(1),
+            _ => {}
+        }
+    }
+    None
+}

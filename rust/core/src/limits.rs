@@ -1,0 +1,64 @@
+//! The bounds that hold on any bytes: how much work a header may cause before it is given up.
+//!
+//! Owns the numbers and the [`Budget`] that every walk over untrusted structure spends. Must
+//! never be widened by what a file says about itself.
+
+use crate::error::{Error, Result};
+
+/// Segments, chunks, blocks, boxes, directory entries and directories that one probe may visit.
+///
+/// Real headers need a few dozen. At a few nanoseconds a step the walk ends well within a
+/// millisecond.
+pub const MAX_STEPS: u32 = 1 << 16;
+
+/// Nesting of boxes.
+pub const MAX_BOX_DEPTH: u32 = 8;
+
+/// Longest id that is reported; a longer one is no id.
+pub const MAX_ID_BYTES: usize = 1024;
+
+/// EXIF segments of one file that are joined; what lies in later ones is not found.
+pub const MAX_EXIF_SEGMENTS: usize = 256;
+
+/// Bytes that one compressed text chunk is inflated to; what lies beyond is not found.
+pub const MAX_INFLATED_BYTES: usize = 128 << 10;
+
+/// The steps left to a probe.
+#[derive(Debug)]
+pub struct Budget {
+    steps: u32,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { steps: MAX_STEPS }
+    }
+}
+
+impl Budget {
+    /// Take one step.
+    ///
+    /// # Errors
+    /// Malformed when none is left.
+    #[inline]
+    pub fn spend(&mut self) -> Result<()> {
+        match self.steps.checked_sub(1) {
+            Some(left) => {
+                self.steps = left;
+                Ok(())
+            }
+            None => Err(exhausted()),
+        }
+    }
+
+    /// Take one step; false when none is left, for walks whose answer is optional.
+    #[inline]
+    pub fn try_spend(&mut self) -> bool {
+        self.spend().is_ok()
+    }
+}
+
+#[cold]
+fn exhausted() -> Error {
+    Error::malformed(format!("header has more than {MAX_STEPS} parts"))
+}

@@ -1,0 +1,146 @@
+//! PNG and APNG: chunks up to the first image data.
+//!
+//! Never looks behind the image data: the answer is there before the pixels have arrived.
+
+use crate::error::Error;
+use crate::exif::{self, Block, ExifFacts};
+use crate::limits::Budget;
+use crate::probe::{Format, ImageHeader};
+use crate::reader::{Endian, Glimpse, Parsed, Payload};
+
+/// Chunk length and type, and the checksum behind the body.
+const HEAD_BYTES: usize = 8;
+const CRC_BYTES: usize = 4;
+
+#[derive(Default)]
+struct Chunks<'a> {
+    size: (u32, u32),
+    bits: u8,
+    mode: Option<&'static str>,
+    has_transparency: bool,
+    exif: Option<&'a [u8]>,
+    frames: Option<u32>,
+    has_frame_control: bool,
+    has_animation_control: bool,
+}
+
+pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+    let mut budget = Budget::default();
+    let mut chunks = Chunks::default();
+    let mut at = 8;
+    let is_default_image = loop {
+        budget.spend()?;
+        let [l0, l1, l2, l3, name @ ..] = payload.array::<HEAD_BYTES>(at)?;
+        let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+        at += HEAD_BYTES;
+        match &name {
+            b"IDAT" => break !chunks.has_frame_control,
+            b"fdAT" | b"IEND" => break false,
+            _ if !name.iter().all(|c| c.is_ascii_alphanumeric() || *c == b'_') => {
+                return Err(Error::malformed("PNG has a chunk without a name").into());
+            }
+            _ => {}
+        }
+        let body = payload.get(at, length)?;
+        chunks.take(name, body)?;
+        if let Some(glimpse) = glimpse.as_mut() {
+            glimpse.size = Some(chunks.size);
+        }
+        at = at.saturating_add(length).saturating_add(CRC_BYTES);
+    };
+
+    let mode = chunks
+        .mode
+        .ok_or_else(|| Error::malformed("PNG has no usable IHDR"))?;
+    let mut header = ImageHeader::new(Format::Png, chunks.size);
+    header.mode = Some(mode);
+    header.bits = Some(chunks.bits);
+    header.has_alpha = Some(chunks.has_transparency || matches!(mode, "LA" | "RGBA"));
+    header.set_frames(match chunks.frames {
+        // The still picture in front of an animation is a frame of its own to Pillow.
+        Some(frames) => frames.saturating_add(u32::from(is_default_image)),
+        None => 1,
+    });
+    let facts = match chunks.exif {
+        Some(bytes) => exif::parse_block(&Block::new(bytes), &mut budget),
+        None => ExifFacts::default(),
+    };
+    header.set_facts(facts, || None);
+    Ok(header)
+}
+
+impl<'a> Chunks<'a> {
+    fn take(&mut self, name: [u8; 4], body: &'a [u8]) -> Result<(), Error> {
+        match &name {
+            b"IHDR" => self.header(body),
+            b"tRNS" => self.transparency(body),
+            b"acTL" => self.animation(body),
+            b"fcTL" => {
+                self.has_frame_control = true;
+                Ok(())
+            }
+            b"eXIf" => {
+                self.exif = Some(body);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn header(&mut self, body: &[u8]) -> Result<(), Error> {
+        let Some((&[w0, w1, w2, w3, h0, h1, h2, h3, bits, color, _, filter, _], _)) =
+            body.split_first_chunk::<13>()
+        else {
+            return Err(Error::malformed("PNG header chunk is cut short"));
+        };
+        if filter != 0 {
+            return Err(Error::malformed("PNG has an unknown filter method"));
+        }
+        self.size = (
+            Endian::Big.u32([w0, w1, w2, w3]),
+            Endian::Big.u32([h0, h1, h2, h3]),
+        );
+        self.bits = bits;
+        self.mode = mode(bits, color).or(self.mode);
+        Ok(())
+    }
+
+    fn transparency(&mut self, body: &[u8]) -> Result<(), Error> {
+        let needed = match self.mode {
+            Some("P") => 0,
+            Some("RGB") => 6,
+            Some("1" | "L" | "I;16") => 2,
+            _ => return Ok(()),
+        };
+        if body.len() < needed {
+            return Err(Error::malformed("PNG transparency chunk is cut short"));
+        }
+        self.has_transparency = true;
+        Ok(())
+    }
+
+    fn animation(&mut self, body: &[u8]) -> Result<(), Error> {
+        let Some((frames, _)) = body.split_first_chunk::<4>().filter(|_| body.len() >= 8) else {
+            return Err(Error::malformed("PNG animation chunk is cut short"));
+        };
+        let frames = u32::from_be_bytes(*frames);
+        let is_valid = (1..=1 << 31).contains(&frames);
+        // A second animation chunk makes both invalid.
+        self.frames = (is_valid && self.frames.is_none()).then_some(frames);
+        self.has_animation_control |= is_valid;
+        Ok(())
+    }
+}
+
+fn mode(bits: u8, color: u8) -> Option<&'static str> {
+    match (color, bits) {
+        (0, 1) => Some("1"),
+        (0, 2 | 4 | 8) => Some("L"),
+        (0, 16) => Some("I;16"),
+        (2, 8 | 16) => Some("RGB"),
+        (3, 1 | 2 | 4 | 8) => Some("P"),
+        (4, 8) => Some("LA"),
+        (4, 16) | (6, 8 | 16) => Some("RGBA"),
+        _ => None,
+    }
+}

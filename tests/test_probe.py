@@ -1,0 +1,145 @@
+"""What `probe` and `probe_prefix` promise, on media made here and judged by Pillow."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from typing import Any
+
+import pytest
+from PIL import Image, ImageOps
+
+from safelight.errors import HeaderError
+from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
+
+
+def encode(image: Image.Image, format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def exif_block(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exif[0x800D] = "0b9c1f6e-7a3f-4c55-9a86-3f5f0d1c2b3a"
+    exif.get_ifd(0x8769)[0xA420] = "0123456789abcdef"
+    return exif.tobytes()
+
+
+CASES = [
+    pytest.param(mode, format, options, id=f"{format}-{mode}")
+    for format, modes, options in [
+        ("JPEG", ["L", "RGB", "CMYK"], {}),
+        ("PNG", ["1", "L", "LA", "I;16", "P", "RGB", "RGBA"], {}),
+        ("WEBP", ["RGB", "RGBA"], {}),
+        ("WEBP", ["RGB", "RGBA"], {"lossless": True}),
+        ("GIF", ["L", "P"], {}),
+    ]
+    for mode in modes
+]
+
+
+def assert_agrees(header: ImageHeader, data: bytes) -> None:
+    with Image.open(io.BytesIO(data)) as image:
+        assert (header.format, header.mode) == (image.format, image.mode)
+        assert (header.width, header.height) == image.size
+        exif = image.getexif()
+        assert header.orientation == exif.get(0x0112, 1)
+        assert header.image_id == exif.get(0x800D)
+        assert header.image_unique_id == exif.get_ifd(0x8769).get(0xA420)
+        assert header.upright_size == ImageOps.exif_transpose(image).size
+
+
+@pytest.mark.parametrize(("mode", "format", "options"), CASES)
+def test_every_mode_reads_as_pillow_opens_it(
+    mode: str, format: str, options: dict[str, Any]
+) -> None:
+    data = encode(Image.new(mode, (21, 13)), format, **options)
+    header = probe(data)
+    assert_agrees(header, data)
+    assert header.is_animated is False
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
+def test_orientation_and_ids_come_from_exif(format: str, orientation: int) -> None:
+    data = encode(Image.new("RGB", (24, 16)), format, exif=exif_block(orientation))
+    header = probe(data)
+    assert header.orientation == orientation
+    assert header.image_id == "0b9c1f6e-7a3f-4c55-9a86-3f5f0d1c2b3a"
+    assert header.image_unique_id == "0123456789abcdef"
+    assert_agrees(header, data)
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "GIF"])
+def test_animation_is_seen(format: str) -> None:
+    frames = [Image.new("RGB", (8, 8), (level, 0, 0)) for level in (0, 100, 200)]
+    data = encode(frames[0], format, save_all=True, append_images=frames[1:])
+    header = probe(data)
+    assert header.is_animated is True
+    assert header.frame_count == (None if format == "GIF" else 3)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xd8\xff", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF\0\0\0\0WEBP"]
+)
+def test_what_is_no_image_is_a_header_error(data: bytes) -> None:
+    with pytest.raises(HeaderError):
+        probe(data)
+
+
+@pytest.mark.parametrize(("mode", "format", "options"), CASES)
+def test_a_prefix_needs_more_or_answers_as_the_whole(
+    mode: str, format: str, options: dict[str, Any]
+) -> None:
+    image = Image.new(mode, (21, 13))
+    if format == "JPEG":
+        options = {**options, "exif": exif_block(6)}
+    data = encode(image, format, **options)
+    whole = probe(data)
+    has_answered = False
+    for length in range(len(data) + 1):
+        answer = probe_prefix(data[:length])
+        if isinstance(answer, NeedMoreBytes):
+            assert not has_answered
+            assert answer.at_least is None or length < answer.at_least <= len(data)
+        else:
+            has_answered = True
+            assert answer == whole
+    assert has_answered
+
+
+def test_an_oversize_image_is_seen_before_its_header_is_complete() -> None:
+    data = encode(Image.new("RGB", (300, 200)), "WEBP", exif=exif_block(6))
+    answer = probe_prefix(data[:64])
+    assert isinstance(answer, NeedMoreBytes)
+    assert (answer.format, answer.size) == ("WEBP", (300, 200))
+
+
+def test_payloads_may_be_any_buffer() -> None:
+    data = encode(Image.new("RGB", (4, 3)), "PNG")
+    assert probe(bytearray(data)) == probe(memoryview(data)) == probe(data)
+    with pytest.raises(TypeError):
+        probe("text")  # type: ignore[arg-type]
+
+
+def test_answers_are_values() -> None:
+    data = encode(Image.new("RGB", (30, 10)), "JPEG", exif=exif_block(6))
+    header = probe(data)
+    for value in (header, probe_prefix(data[:20]), probe_prefix(b"")):
+        copy = pickle.loads(pickle.dumps(value))
+        assert copy == value
+        assert hash(copy) == hash(value)
+    assert header != probe(encode(Image.new("RGB", (30, 10)), "JPEG"))
+    assert "width=30" in repr(header)
+    with pytest.raises(AttributeError):
+        header.width = 1  # type: ignore[misc]
+
+
+def test_a_frame_header_of_no_height_is_refused() -> None:
+    data = encode(Image.new("RGB", (8, 8)), "JPEG")
+    at = data.index(b"\xff\xc0") + 5
+    with pytest.raises(HeaderError):
+        probe(data[:at] + struct.pack(">H", 0) + data[at + 2 :])

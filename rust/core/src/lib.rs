@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod digest;
 pub mod error;
 pub mod key;
 

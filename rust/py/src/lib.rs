@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+mod digest;
 mod error;
 mod key;
 mod spec;
@@ -9,6 +10,8 @@ mod spec;
 /// The compiled part of safelight.
 #[pymodule(gil_used = false)]
 mod _safelight {
+    #[pymodule_export]
+    use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod base64;
+pub mod digest;
 pub mod error;
 pub mod exif;
 pub mod key;

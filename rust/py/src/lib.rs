@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod base64;
+mod digest;
 mod error;
 mod key;
 mod probe;
@@ -13,6 +14,7 @@ mod spec;
 mod _safelight {
     #[pymodule_export]
     use crate::base64::decode_base64;
+    use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]

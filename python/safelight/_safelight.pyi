@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 # --- spec ---
 
+@disjoint_base
 class CanonicalSpec:
     def __new__(cls, canonical: bytes) -> Self: ...
     def canonical_bytes(self) -> bytes: ...
     def __hash__(self) -> int: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
 
 # --- key ---
 

@@ -7,7 +7,7 @@
     ├── RequestError         (ValueError)    a request, chat or option that is malformed
     ├── FetchError                           transient: the bytes could not be had, after retries
     │   ├── BlockedURLError      (ValueError)   malformed, or its scheme, host or path is refused
-    │   ├── FetchRefusedError    (ValueError)   permanent: a 4xx answer, a body that lies about its length
+    │   ├── FetchRefusedError    (ValueError)   permanent: a 4xx answer, a body of another length
     │   └── PayloadTooLargeError (ValueError)   over max_bytes or a budget
     ├── MediaError           (ValueError)    the bytes are not usable; .modality .index
     │   ├── HeaderError                         no header that can be read
@@ -65,9 +65,7 @@ class SafelightError(Exception):
         return _restore, (type(self), self.message, fields)
 
 
-def _restore(
-    cls: type[SafelightError], message: str, fields: dict[str, Any]
-) -> SafelightError:
+def _restore(cls: type[SafelightError], message: str, fields: dict[str, Any]) -> SafelightError:
     return cls(message, **fields)
 
 
@@ -79,7 +77,7 @@ class RequestError(SafelightError, ValueError):
     """A request, chat or option that is malformed, before any media is looked at."""
 
 
-class _Located(SafelightError):
+class _LocatedError(SafelightError):
     """An error that may know which item of the request it is about.
 
     Attributes:
@@ -87,7 +85,7 @@ class _Located(SafelightError):
         index: Position among all items of the modality in the request, from 0.
     """
 
-    _fields = ("modality", "index")
+    _fields: ClassVar[tuple[str, ...]] = ("modality", "index")
 
     def __init__(
         self, message: str = "", *, modality: str | None = None, index: int | None = None
@@ -108,7 +106,7 @@ class _Located(SafelightError):
         return type(self)(self.message, **{**fields, "modality": modality, "index": index})
 
 
-class FetchError(_Located):
+class FetchError(_LocatedError):
     """The bytes could not be had, after retries. Trying again later may help."""
 
 
@@ -144,7 +142,7 @@ class PayloadTooLargeError(FetchError, ValueError):
         self.actual = actual
 
 
-class MediaError(_Located, ValueError):
+class MediaError(_LocatedError, ValueError):
     """The bytes are not usable as media."""
 
 
@@ -184,7 +182,7 @@ class LimitError(MediaError):
         self.actual = actual
 
 
-class RawRefError(_Located, ValueError):
+class RawRefError(_LocatedError, ValueError):
     """A raw media ref that is malformed, of an unknown family, or does not match its asset."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from safelight._safelight import CanonicalSpec
 from safelight.errors import SpecError
@@ -35,7 +35,7 @@ class DecodeSpec(CanonicalSpec):
 
     __slots__ = ()
 
-    def __new__(cls, settings: Mapping[str, Any] | None = None) -> DecodeSpec:
+    def __new__(cls, settings: Mapping[str, Any] | None = None) -> Self:
         """Make the canonical bytes, once."""
         return super().__new__(cls, _canonical_bytes(settings))
 

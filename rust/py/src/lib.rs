@@ -1,5 +1,8 @@
 //! `safelight._safelight`: exports only. Extract, detach, call, wrap; no logic, no policy.
 
+// PyO3 hands extracted arguments over by value.
+#![expect(clippy::needless_pass_by_value)]
+
 use pyo3::prelude::*;
 
 mod base64;

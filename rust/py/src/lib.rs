@@ -17,6 +17,7 @@ mod spec;
 mod _safelight {
     #[pymodule_export]
     use crate::base64::decode_base64;
+    #[pymodule_export]
     use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};

@@ -1,0 +1,295 @@
+"""The command line: ``safelight render``, ``probe``, ``key`` and ``demo``. Thin over the library.
+
+Results go to standard output, whole or not at all; failures are one line on standard error and
+exit status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from safelight.errors import MediaError, RequestError, SafelightError
+from safelight.key import derive_media_key
+from safelight.media import ImageMediaIO
+from safelight.probe import ImageHeader, probe
+
+__all__ = ["main"]
+
+T = TypeVar("T")
+
+_PROBE_HEADER = ("file", "format", "size", "upright", "mode", "bits", "alpha", "frames")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except SafelightError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="safelight", description="Handle media without decoding it."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    render = commands.add_parser(
+        "render",
+        help="chat requests to token ids and tensors",
+        description="Render chats as a vision-language model takes them: token ids, and for each "
+        "image its key, hash, placeholder range and tensors. Chats of one run share the caches.",
+    )
+    render.set_defaults(run=_render)
+    render.add_argument("chats", nargs="+", metavar="CHAT.json", help="messages in OpenAI's shape")
+    render.add_argument("--model", help="checkpoint: a local path or a name on the hub")
+    render.add_argument("--json", action="store_true", help="print one JSON document")
+    render.add_argument("--save", metavar="FILE", help="keep the tensors in a safetensors file")
+    render.add_argument(
+        "--allowed-local-media-path", default="", metavar="DIR", help="serve local files under it"
+    )
+    render.add_argument(
+        "--allowed-media-domains", nargs="+", metavar="HOST", help="hosts that may be fetched from"
+    )
+    render.add_argument(
+        "--allow-private-addresses", action="store_true", help="fetch from private networks too"
+    )
+    render.add_argument(
+        "--mm-processor-cache-gb", type=float, default=4.0, metavar="GB", help="0 is no cache"
+    )
+    render.add_argument("--max-image-pixels", type=int, metavar="N", help="0 is no limit")
+
+    probe_command = commands.add_parser(
+        "probe", help="image headers", description="Read headers; decode nothing."
+    )
+    probe_command.set_defaults(run=_probe)
+    probe_command.add_argument("files", nargs="+", metavar="FILE")
+    probe_command.add_argument("--json", action="store_true", help="print one JSON line a file")
+
+    key = commands.add_parser(
+        "key", help="cache identities", description="Derive media keys; decode nothing."
+    )
+    key.set_defaults(run=_key)
+    key.add_argument("files", nargs="+", metavar="FILE")
+    key.add_argument("--image-mode", default="RGB", metavar="MODE", help="or 'none' to keep it")
+    key.add_argument("--json", action="store_true", help="print one JSON line a file")
+
+    demo = commands.add_parser(
+        "demo", help="render a conversation twice and compare with the eager way"
+    )
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _render(options: argparse.Namespace) -> int:
+    _quiet_transformers()
+    from safelight.cache import MultiModalProcessorOnlyCache
+    from safelight.processing import MULTIMODAL_REGISTRY
+    from safelight.processing.loading import load_hf_processor
+    from safelight.renderer import RenderedChat, Renderer
+    from safelight.report import TABLE_HEADER, describe, named_tensors, table_rows
+
+    chats = [_read_chat(path, options.allowed_local_media_path) for path in options.chats]
+    image_kwargs = {}
+    if options.max_image_pixels is not None:
+        image_kwargs["max_image_pixels"] = options.max_image_pixels
+    processor = MULTIMODAL_REGISTRY.create_processor(
+        load_hf_processor(options.model), media_io_kwargs={"image": image_kwargs}
+    )
+    cache_bytes = int(options.mm_processor_cache_gb * (1 << 30))
+    rendered: list[RenderedChat] = []
+    with Renderer(
+        processor,
+        cache=MultiModalProcessorOnlyCache(cache_bytes) if cache_bytes > 0 else None,
+        connector_options={
+            "allowed_local_media_path": options.allowed_local_media_path,
+            "allowed_media_domains": options.allowed_media_domains,
+            "allow_private_addresses": options.allow_private_addresses,
+        },
+    ) as renderer:
+        for path, chat in _progress(zip(options.chats, chats, strict=True), len(chats)):
+            try:
+                rendered.append(renderer.render_chat(**chat))
+            except SafelightError as error:
+                return _fail(f"{path}: {error}")
+    if options.save:
+        from safetensors.numpy import save_file
+
+        try:
+            save_file(named_tensors(rendered), options.save)
+        except OSError as error:
+            return _fail(f"{options.save}: {error.strerror}")
+    if options.json:
+        print(json.dumps(describe(rendered)))
+        return 0
+    _print_table(TABLE_HEADER, table_rows(rendered))
+    for path, result in zip(options.chats, rendered, strict=True):
+        stages = " · ".join(
+            f"{stage} {seconds * 1000:.1f} ms" for stage, seconds in result.timing.stage_secs.items()
+        )
+        print(f"{path}: {len(result.inputs['prompt_token_ids'])} tokens; {stages}")
+    return 0
+
+
+def _read_chat(path: str, allowed_local_media_path: str) -> dict[str, Any]:
+    """Return the arguments of `render_chat` that a file holds."""
+    try:
+        document = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{path}: not JSON") from error
+    if isinstance(document, list):
+        document = {"messages": document}
+    if not isinstance(document, dict) or "messages" not in document:
+        raise RequestError(f"{path}: neither a list of messages nor an object that has one")
+    chat: dict[str, Any] = {"messages": document["messages"]}
+    if document.get("mm_processor_kwargs"):
+        chat["mm_processor_kwargs"] = document["mm_processor_kwargs"]
+    if allowed_local_media_path:
+        _paths_to_urls(chat["messages"])
+    return chat
+
+
+def _paths_to_urls(messages: Any) -> None:
+    """Turn bare paths into file: URLs, in place; what is malformed is left to the parser."""
+    if not isinstance(messages, list):
+        return
+    for message in messages:
+        parts = message.get("content") if isinstance(message, dict) else None
+        for part in parts if isinstance(parts, list) else ():
+            if not isinstance(part, dict):
+                continue
+            holder, name = part, "image_url"
+            if isinstance(part.get("image_url"), dict):
+                holder, name = part["image_url"], "url"
+            url = holder.get(name)
+            if isinstance(url, str) and url and not _has_scheme(url):
+                holder[name] = "file://" + quote(str(Path(url).absolute()))
+
+
+def _has_scheme(url: str) -> bool:
+    scheme, colon, _ = url.partition(":")
+    return bool(colon) and scheme.replace("+", "").replace("-", "").replace(".", "").isalnum()
+
+
+def _probe(options: argparse.Namespace) -> int:
+    headers, failures = [], 0
+    for path in options.files:
+        try:
+            headers.append((path, probe(_read(path))))
+        except MediaError as error:
+            failures += 1
+            _fail(f"{path}: {error}")
+    if options.json:
+        for path, header in headers:
+            print(json.dumps({"file": path, **_header_fields(header)}))
+    elif headers:
+        _print_table(_PROBE_HEADER, (_header_row(path, header) for path, header in headers))
+    return 1 if failures else 0
+
+
+def _header_fields(header: ImageHeader) -> dict[str, Any]:
+    return {
+        "format": header.format,
+        "width": header.width,
+        "height": header.height,
+        "upright_size": list(header.upright_size),
+        "mode": header.mode,
+        "bits": header.bits,
+        "has_alpha": header.has_alpha,
+        "is_animated": header.is_animated,
+        "frame_count": header.frame_count,
+        "orientation": header.orientation,
+        "image_id": header.image_id,
+        "image_unique_id": header.image_unique_id,
+    }
+
+
+def _header_row(path: str, header: ImageHeader) -> tuple[str, ...]:
+    def text(value: object) -> str:
+        return {None: "?", True: "yes", False: "no"}.get(value, str(value))  # type: ignore[call-overload, no-any-return]
+
+    return (
+        path,
+        header.format,
+        f"{header.width}x{header.height}",
+        "x".join(map(str, header.upright_size)),
+        text(header.mode),
+        str(header.bits or "?"),
+        text(header.has_alpha),
+        str(header.frame_count or "?"),
+    )
+
+
+def _key(options: argparse.Namespace) -> int:
+    mode = None if options.image_mode.lower() == "none" else options.image_mode
+    spec = ImageMediaIO(mode).get_decode_spec()
+    keys = [(path, derive_media_key(_read(path), spec).hex()) for path in options.files]
+    for path, key in keys:
+        print(json.dumps({"file": path, "key": key}) if options.json else f"{key}  {path}")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    del options
+    _quiet_transformers()
+    from safelight.demo import run
+
+    return run()
+
+
+def _read(path: str) -> bytes:
+    """Return the content of a file, or of standard input for ``-``."""
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise SafelightError(f"{path}: {error.strerror}") from error
+
+
+def _fail(message: str) -> int:
+    print(f"safelight: {message}", file=sys.stderr)
+    return 1
+
+
+def _quiet_transformers() -> None:
+    """Keep transformers from advising on standard error, which is for failures of the command."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
+def _progress(items: Iterable[T], total: int) -> Iterator[T]:
+    """Yield `items`, with a bar on a terminal where there are several."""
+    if total > 1 and sys.stderr.isatty():
+        try:
+            from rich.console import Console
+            from rich.progress import track
+        except ImportError:
+            pass
+        else:
+            yield from track(
+                items, "rendering", total, console=Console(stderr=True), transient=True
+            )
+            return
+    yield from items
+
+
+def _print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    table = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

@@ -1,0 +1,133 @@
+"""What a rendered chat looks like to a person and to a script.
+
+Owns the JSON document and the table of ``safelight render``. Reads results; runs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from safelight.renderer import RenderedChat
+
+__all__ = ["describe", "named_tensors", "table_rows"]
+
+TABLE_HEADER = ("prompt", "item", "cache", "format", "size", "tokens", "tensors", "key")
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One item of a rendered chat with everything that is known of it."""
+
+    chat: RenderedChat
+    modality: str
+    index: int
+    position: int
+
+    @property
+    def header(self) -> Any:
+        ref = self.chat.refs[self.position]
+        return None if ref is None else ref.header
+
+    @property
+    def key(self) -> str | None:
+        ref = self.chat.refs[self.position]
+        return None if ref is None else ref.key.hex()
+
+    @property
+    def cache(self) -> str:
+        hit = self.chat.inputs["mm_cache_hits"][self.modality][self.index]
+        return "hit" if hit else "miss"
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        item = self.chat.inputs["mm_kwargs"][self.modality][self.index]
+        return {name: _little_endian(data) for name, data in item.get_data().items()}
+
+    def describe(self) -> dict[str, Any]:
+        place = self.chat.inputs["mm_placeholders"][self.modality][self.index]
+        header = self.header
+        return {
+            "modality": self.modality,
+            "index": self.index,
+            "key": self.key,
+            "hash": self.chat.inputs["mm_hashes"][self.modality][self.index],
+            "offset": place.offset,
+            "length": place.length,
+            "format": None if header is None else header.format,
+            "width": None if header is None else header.width,
+            "height": None if header is None else header.height,
+            "orientation": None if header is None else header.orientation,
+            "cache": self.cache,
+            "tensors": {
+                name: {
+                    "shape": list(array.shape),
+                    "dtype": array.dtype.name,
+                    "sha256": hashlib.sha256(array.data).hexdigest(),
+                }
+                for name, array in self.tensors().items()
+            },
+        }
+
+
+def describe(chats: Sequence[RenderedChat]) -> dict[str, Any]:
+    """Return the JSON document of some chats: token ids, and each item with its tensors' digests.
+
+    A digest is the SHA-256 of a tensor's little-endian contiguous bytes.
+    """
+    return {
+        "prompts": [
+            {
+                "token_ids": chat.inputs["prompt_token_ids"],
+                "items": [item.describe() for item in _items(chat)],
+            }
+            for chat in chats
+        ]
+    }
+
+
+def named_tensors(chats: Sequence[RenderedChat]) -> dict[str, npt.NDArray[Any]]:
+    """Return every tensor under the path that it has in the document of `describe`."""
+    return {
+        f"prompts.{number}.items.{item.position}.{name}": array
+        for number, chat in enumerate(chats)
+        for item in _items(chat)
+        for name, array in item.tensors().items()
+    }
+
+
+def table_rows(chats: Sequence[RenderedChat]) -> Iterator[tuple[str, ...]]:
+    """Yield one row an item, under `TABLE_HEADER`."""
+    for number, chat in enumerate(chats):
+        for item in _items(chat):
+            facts = item.describe()
+            yield (
+                str(number),
+                f"{item.modality} {item.index}",
+                facts["cache"],
+                facts["format"] or "?",
+                "?" if facts["width"] is None else f"{facts['width']}x{facts['height']}",
+                f"{facts['offset']}+{facts['length']}",
+                " ".join(
+                    f"{name}{tensor['shape']}".replace(" ", "")
+                    for name, tensor in facts["tensors"].items()
+                ),
+                (facts["key"] or facts["hash"])[:16],
+            )
+
+
+def _items(chat: RenderedChat) -> Iterator[_Item]:
+    for position, part in enumerate(chat.media):
+        yield _Item(chat, part.modality, part.index, position)
+
+
+def _little_endian(data: Any) -> npt.NDArray[Any]:
+    """Return a numpy array or CPU tensor as a contiguous little-endian array."""
+    array = np.ascontiguousarray(data.numpy() if hasattr(data, "numpy") else data)
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +29,7 @@ import numpy as np
 
 from safelight._safelight import Blake3
 from safelight.errors import RequestError, SpecError
+from safelight.foreign import is_image, is_plain_tensor, is_tensor, loaded_torch
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
@@ -134,9 +134,9 @@ class MultiModalHasher:
             return _frame(_utf8(obj))
         if isinstance(obj, (int, float)):
             return _frame(_number_bytes(obj))
-        if _is_instance(obj, "PIL.Image", "Image"):
+        if is_image(obj):
             return cls._iter_image(obj)
-        if _is_instance(obj, "torch", "Tensor"):
+        if is_tensor(obj):
             return cls._iter_tensor(obj)
         if isinstance(obj, (np.ndarray, np.generic)):
             return cls._iter_array(obj)
@@ -189,21 +189,14 @@ class MultiModalHasher:
 
     @classmethod
     def _iter_tensor(cls, tensor: Any) -> Iterator[_Chunk]:
-        # Whoever made a tensor has imported torch.
-        torch = sys.modules["torch"]
-        if (
-            tensor.layout is not torch.strided
-            or tensor.is_nested
-            or tensor.is_quantized
-            or tensor.is_meta
-        ):
+        if not is_plain_tensor(tensor):
             raise TypeError("cannot hash a tensor that is sparse, nested, quantized or on meta")
         tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         try:
             value = tensor.numpy()
         except TypeError:
             # bfloat16 and the 8-bit floats.
-            raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            raw = tensor.contiguous().reshape(-1).view(loaded_torch().uint8).numpy()
             value = {
                 "original_dtype": str(tensor.dtype),
                 "original_shape": tuple(tensor.shape),
@@ -265,12 +258,6 @@ def _number_bytes(number: float) -> bytes:
         return int(number).to_bytes(8, "little", signed=True)
     # More than 8 bytes, so that no larger number looks like an int64.
     return int(number).to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
-
-
-def _is_instance(obj: object, module: str, name: str) -> bool:
-    """Tell an instance of a class without importing its module: no module, no instances."""
-    cls = getattr(sys.modules.get(module), name, None)
-    return isinstance(cls, type) and isinstance(obj, cls)
 
 
 def _type_name(obj: object) -> str:

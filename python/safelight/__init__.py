@@ -1,4 +1,165 @@
-from safelight.errors import *
+"""Handle media without decoding it.
 
-# Eager: the function must win over the submodule of the same name.
+Media that a request brings travels as a reference: the encoded payload, a cache identity derived
+from it, and a decode that is deferred. Everything public can be imported from here; what is not
+small is loaded when it is first used, so that importing safelight costs little more than numpy
+and Pillow do.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from safelight.errors import (
+    BlockedURLError,
+    CacheMissError,
+    DecodeError,
+    FetchError,
+    FetchRefusedError,
+    HeaderError,
+    LimitError,
+    MediaError,
+    PayloadTooLargeError,
+    RawRefError,
+    ReleasedError,
+    RequestError,
+    SafelightError,
+    SpecError,
+    UnsupportedMediaError,
+)
+from safelight.key import derive_media_key, derive_media_keys
+
+# Eager also because the function must win over the submodule of the same name.
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
+from safelight.spec import DecodeSpec
+
+if TYPE_CHECKING:
+    from safelight.budget import DecodedBudget, DownloadBudget
+    from safelight.cache import MediaCache, MultiModalProcessorOnlyCache
+    from safelight.connector import MEDIA_CONNECTOR_REGISTRY, MediaConnector
+    from safelight.executor import (
+        MediaDecodeJob,
+        collect_media_decodes,
+        collect_media_decodes_async,
+        media_pool,
+        submit_media_decodes,
+    )
+    from safelight.hashing import MultiModalHasher
+    from safelight.inputs import (
+        MultiModalFieldConfig,
+        MultiModalInputs,
+        MultiModalKwargsItem,
+        MultiModalKwargsItems,
+        PlaceholderRange,
+        ProcessorInputs,
+    )
+    from safelight.media import ImageMediaIO, MediaIO
+    from safelight.parse import (
+        ImageEmbeddingItems,
+        ImageProcessorItems,
+        ModalityDataItems,
+        MultiModalDataItems,
+        MultiModalDataParser,
+    )
+    from safelight.processing import (
+        MULTIMODAL_REGISTRY,
+        BaseMultiModalProcessor,
+        MultiModalApplyState,
+        ProcessingInfo,
+    )
+    from safelight.ref import MediaRef
+    from safelight.renderer import RenderedChat, Renderer
+
+# Loaded on first use: name to module.
+_LAZY = {
+    name: module
+    for module, names in {
+        "budget": "DecodedBudget DownloadBudget",
+        "cache": "MediaCache MultiModalProcessorOnlyCache",
+        "connector": "MEDIA_CONNECTOR_REGISTRY MediaConnector",
+        "executor": "MediaDecodeJob collect_media_decodes collect_media_decodes_async media_pool "
+        "submit_media_decodes",
+        "hashing": "MultiModalHasher",
+        "inputs": "MultiModalFieldConfig MultiModalInputs MultiModalKwargsItem "
+        "MultiModalKwargsItems PlaceholderRange ProcessorInputs",
+        "media": "ImageMediaIO MediaIO",
+        "parse": "ImageEmbeddingItems ImageProcessorItems ModalityDataItems MultiModalDataItems "
+        "MultiModalDataParser",
+        "processing": "MULTIMODAL_REGISTRY BaseMultiModalProcessor MultiModalApplyState "
+        "ProcessingInfo",
+        "ref": "MediaRef",
+        "renderer": "RenderedChat Renderer",
+    }.items()
+    for name in names.split()
+}
+
+__all__ = [
+    "MEDIA_CONNECTOR_REGISTRY",
+    "MULTIMODAL_REGISTRY",
+    "BaseMultiModalProcessor",
+    "BlockedURLError",
+    "CacheMissError",
+    "DecodeError",
+    "DecodeSpec",
+    "DecodedBudget",
+    "DownloadBudget",
+    "FetchError",
+    "FetchRefusedError",
+    "HeaderError",
+    "ImageEmbeddingItems",
+    "ImageHeader",
+    "ImageMediaIO",
+    "ImageProcessorItems",
+    "LimitError",
+    "MediaCache",
+    "MediaConnector",
+    "MediaDecodeJob",
+    "MediaError",
+    "MediaIO",
+    "MediaRef",
+    "ModalityDataItems",
+    "MultiModalApplyState",
+    "MultiModalDataItems",
+    "MultiModalDataParser",
+    "MultiModalFieldConfig",
+    "MultiModalHasher",
+    "MultiModalInputs",
+    "MultiModalKwargsItem",
+    "MultiModalKwargsItems",
+    "MultiModalProcessorOnlyCache",
+    "NeedMoreBytes",
+    "PayloadTooLargeError",
+    "PlaceholderRange",
+    "ProcessingInfo",
+    "ProcessorInputs",
+    "RawRefError",
+    "ReleasedError",
+    "RenderedChat",
+    "Renderer",
+    "RequestError",
+    "SafelightError",
+    "SpecError",
+    "UnsupportedMediaError",
+    "collect_media_decodes",
+    "collect_media_decodes_async",
+    "derive_media_key",
+    "derive_media_keys",
+    "media_pool",
+    "probe",
+    "probe_prefix",
+    "submit_media_decodes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,14 +6,14 @@ Owns what is special about the family: pixels as rows of flattened patches, one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from safelight.errors import LimitError
 from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems
 from safelight.parse import (
+    DictEmbeddingItems,
     ImageProcessorItems,
     ModalityDataItems,
     MultiModalDataItems,
@@ -22,6 +22,7 @@ from safelight.parse import (
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.processor import BaseMultiModalProcessor
 from safelight.processing.prompt_updates import PromptReplacement
+from safelight.ref import MediaRef
 
 __all__ = ["Qwen2VLMultiModalProcessor", "Qwen2VLProcessingInfo", "Qwen3VLMultiModalProcessor"]
 
@@ -29,14 +30,34 @@ __all__ = ["Qwen2VLMultiModalProcessor", "Qwen2VLProcessingInfo", "Qwen3VLMultiM
 _MAX_ASPECT_RATIO = 200
 
 
+class Qwen2VLMultiModalDataParser(MultiModalDataParser):
+    """A parser that takes embeddings together with their grids.
+
+    Args:
+        merge_size: Patches on each side of the square that becomes one token.
+    """
+
+    def __init__(self, merge_size: int) -> None:
+        super().__init__()
+        self._merge_size = merge_size
+
+    def _parse_image_embedding_dict(
+        self, data: Mapping[str, Any]
+    ) -> ModalityDataItems[Any, Any] | None:
+        return DictEmbeddingItems(
+            data,
+            "image",
+            required_fields={"image_embeds", "image_grid_thw"},
+            fields_factory=lambda fields: _image_fields(fields, self._merge_size),
+        )
+
+
 class Qwen2VLProcessingInfo(ProcessingInfo):
     """What the Qwen-VL models say about themselves."""
 
     def get_data_parser(self) -> MultiModalDataParser:
         """A parser that takes embeddings together with their grids."""
-        return MultiModalDataParser(
-            embedding_fields={"image": frozenset({"image_embeds", "image_grid_thw"})}
-        )
+        return Qwen2VLMultiModalDataParser(self.get_merge_size(self.mm_processor_kwargs))
 
     def get_merge_size(self, kwargs: Mapping[str, Any]) -> int:
         """Patches on each side of the square that becomes one token."""
@@ -62,7 +83,7 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
     ) -> None:
         items = mm_items[modality]
-        if not isinstance(items, ImageProcessorItems) or not _is_size_known(items, index):
+        if not isinstance(items, ImageProcessorItems) or not _is_size_known(items.get_raw(index)):
             return
         width, height = items.get_image_size(index)
         if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
@@ -75,14 +96,7 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
     def _get_mm_fields_config(
         self, hf_inputs: Mapping[str, Any], hf_processor_mm_kwargs: Mapping[str, Any]
     ) -> Mapping[str, MultiModalFieldConfig]:
-        patches = [int(np.prod(np.asarray(grid))) for grid in hf_inputs["image_grid_thw"]]
-        merge_area = self.info.get_merge_size(hf_processor_mm_kwargs) ** 2
-        tokens = [count // merge_area for count in patches]
-        return {
-            "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", patches),
-            "image_embeds": MultiModalFieldConfig.flat_from_sizes("image", tokens),
-            "image_grid_thw": MultiModalFieldConfig.batched("image"),
-        }
+        return _image_fields(hf_inputs, self.info.get_merge_size(hf_processor_mm_kwargs))
 
     def _get_prompt_updates(
         self,
@@ -95,7 +109,7 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
 
         def expand(index: int) -> list[int]:
             grid = out_mm_kwargs["image"][index]["image_grid_thw"].data
-            return [token_id] * (int(np.prod(np.asarray(grid))) // merge_area)
+            return [token_id] * (_patch_count(grid) // merge_area)
 
         return [PromptReplacement("image", [token_id], expand)]
 
@@ -104,9 +118,23 @@ class Qwen3VLMultiModalProcessor(Qwen2VLMultiModalProcessor):
     """Qwen3-VL: the same layout, with patches of 16 pixels."""
 
 
-def _is_size_known(items: ModalityDataItems[Any, Any], index: int) -> bool:
-    """Whether an item's size is at hand without decoding it."""
-    raw = items.get_raw(index)
-    if raw is None:
-        return False
-    return getattr(raw, "header", None) is not None or not hasattr(raw, "is_decoded")
+def _image_fields(
+    hf_inputs: Mapping[str, Any], merge_size: int
+) -> Mapping[str, MultiModalFieldConfig]:
+    """The layout of pixels or embeddings, by the grids that come with them."""
+    patches = [_patch_count(grid) for grid in hf_inputs["image_grid_thw"]]
+    tokens = [count // merge_size**2 for count in patches]
+    return {
+        "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", patches),
+        "image_embeds": MultiModalFieldConfig.flat_from_sizes("image", tokens),
+        "image_grid_thw": MultiModalFieldConfig.batched("image"),
+    }
+
+
+def _patch_count(grid: Any) -> int:
+    return math.prod(int(side) for side in grid)
+
+
+def _is_size_known(raw: Any) -> bool:
+    """Whether an image's size is at hand without decoding it."""
+    return raw is not None and not (isinstance(raw, MediaRef) and raw.header is None)

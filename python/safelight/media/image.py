@@ -115,6 +115,11 @@ class ImageMediaIO(MediaIO[Image.Image]):
             # to the decode, which has the last word.
             return None
         if isinstance(header, NeedMoreBytes):
+            # Format and size may be declared long before the header is whole.
+            if header.format is not None:
+                self._check_format(header.format)
+            if header.size is not None:
+                self._check_pixels(*header.size)
             return header
         self._check_format(header.format)
         self._check_pixels(header.width, header.height)

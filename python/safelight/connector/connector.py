@@ -1,0 +1,333 @@
+"""`MediaConnector`: one URL to bytes to refs, under the rules of one request.
+
+Owns the choice of road by scheme and what runs off the event loop. Must never decode media, nor
+let anything but a `SafelightError` out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from safelight._safelight import decode_base64
+from safelight.budget import DecodedBudget, DownloadBudget
+from safelight.connector.data_url import split_data_url
+from safelight.connector.deadline import Deadline
+from safelight.connector.file_url import FileRoot
+from safelight.connector.registry import MEDIA_CONNECTOR_REGISTRY
+from safelight.errors import (
+    BlockedURLError,
+    FetchError,
+    MediaError,
+    PayloadTooLargeError,
+    SafelightError,
+)
+from safelight.ref import MediaRef
+
+if TYPE_CHECKING:
+    from safelight.connector.download import Download
+    from safelight.connector.network import Network
+    from safelight.media.base import MediaIO
+
+__all__ = ["MediaConnector"]
+
+T = TypeVar("T")
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):", re.ASCII)
+_DEFAULT_MAX_BYTES = 256 << 20
+_DEFAULT_TIMEOUT_S = 30.0
+_IMAGE_TIMEOUT_S = 5.0
+
+
+@MEDIA_CONNECTOR_REGISTRY.register("http")
+class MediaConnector:
+    """Brings the bytes of ``data:``, ``http(s):`` and ``file:`` URLs to a decoder.
+
+    Cheap: one is made per request. Connections are shared by all connectors of an event loop.
+
+    Args:
+        allowed_media_domains: Hosts that http(s) URLs may name, on every hop; none means any.
+        allowed_local_media_path: The folder whose files ``file:`` URLs may read; ``""`` means
+            none.
+        allow_private_addresses: Also reach loopback and private ranges. Link-local (cloud
+            metadata), multicast, unspecified and reserved addresses stay shut.
+        media_io_kwargs: Options by modality, for decoders that the connector makes itself.
+        timeout_s: Seconds for one http(s) fetch in all: queue, hops, retries and body. None is 5
+            for images and 30 otherwise.
+        max_bytes: Largest payload, in bytes. A decoder's own maximum counts too, if it is less.
+        max_redirects: Most redirects that one fetch follows.
+        retries: How often a transient failure is tried again.
+        retry_backoff_s: Longest wait before the first retry; it doubles from there.
+        decoded_budget: What the decoders that the connector makes charge.
+        download_budget: What the request may bring in all, by any scheme.
+        network: Look-ups and connections; None is the operating system's.
+        ignored: Keywords of other connectors, so that one configuration serves several.
+
+    Raises:
+        RequestError: An option is malformed.
+    """
+
+    def __init__(
+        self,
+        *,
+        allowed_media_domains: Iterable[str] | None = None,
+        allowed_local_media_path: str | os.PathLike[str] = "",
+        allow_private_addresses: bool = False,
+        media_io_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+        timeout_s: float | None = None,
+        max_bytes: int = _DEFAULT_MAX_BYTES,
+        max_redirects: int = 5,
+        retries: int = 3,
+        retry_backoff_s: float = 0.1,
+        decoded_budget: DecodedBudget | None = None,
+        download_budget: DownloadBudget | None = None,
+        network: Network | None = None,
+        **ignored: Any,
+    ) -> None:
+        del ignored
+        self._allowed_media_domains = tuple(allowed_media_domains or ())
+        self._files = FileRoot(allowed_local_media_path) if allowed_local_media_path else None
+        self._allow_private_addresses = allow_private_addresses
+        self._media_io_kwargs = dict(media_io_kwargs or {})
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._max_redirects = max_redirects
+        self._retries = retries
+        self._retry_backoff_s = retry_backoff_s
+        self._decoded_budget = decoded_budget
+        self._download_budget = download_budget
+        self._network = network
+
+    # --- images ---
+
+    def fetch_image(self, url: str, media_io: MediaIO[Any] | None = None) -> MediaRef[Any]:
+        """Return a ref to the image at `url`; None decodes it with ``ImageMediaIO()``.
+
+        Raises:
+            FetchError: It, or a subclass: the bytes could not be had, or must not be.
+            MediaError: The decoder refuses them.
+        """
+        return self._load([media_io or self._image_io()], url, _IMAGE_TIMEOUT_S)[0]
+
+    async def fetch_image_async(
+        self, url: str, media_io: MediaIO[Any] | None = None
+    ) -> MediaRef[Any]:
+        """Return a ref to the image at `url`, as `fetch_image`, with nothing of size on the loop."""
+        return (await self._load_async([media_io or self._image_io()], url, _IMAGE_TIMEOUT_S))[0]
+
+    def _image_io(self) -> MediaIO[Any]:
+        from safelight.media.image import ImageMediaIO
+
+        kwargs = dict(self._media_io_kwargs.get("image", {}))
+        kwargs.setdefault("decoded_budget", self._decoded_budget)
+        return ImageMediaIO(**kwargs)
+
+    # --- any modality ---
+
+    def load_from_url(
+        self, url: str, media_io: MediaIO[T], *, timeout_s: float | None = None
+    ) -> MediaRef[T]:
+        """Return a ref to what is at `url`.
+
+        `timeout_s` stands in where the connector was given none.
+
+        Raises:
+            FetchError: It, or a subclass: the bytes could not be had, or must not be.
+            MediaError: The decoder refuses them.
+        """
+        return self._load([media_io], url, timeout_s)[0]
+
+    async def load_from_url_async(
+        self, url: str, media_io: MediaIO[T], *, timeout_s: float | None = None
+    ) -> MediaRef[T]:
+        """Return a ref to what is at `url`, as `load_from_url`, with nothing of size on the loop."""
+        return (await self._load_async([media_io], url, timeout_s))[0]
+
+    def load_refs_from_url(
+        self, url: str, media_ios: Sequence[MediaIO[Any]], *, timeout_s: float | None = None
+    ) -> list[MediaRef[Any]]:
+        """Return one ref per decoder, over one read of `url`; the payload is shared.
+
+        The strictest maximum of the decoders holds, and any of them may refuse.
+
+        Raises:
+            FetchError: As `load_from_url`.
+            MediaError: As `load_from_url`.
+        """
+        return self._load(media_ios, url, timeout_s)
+
+    async def load_refs_from_url_async(
+        self, url: str, media_ios: Sequence[MediaIO[Any]], *, timeout_s: float | None = None
+    ) -> list[MediaRef[Any]]:
+        """Return one ref per decoder, as `load_refs_from_url`, with nothing of size on the loop."""
+        return await self._load_async(media_ios, url, timeout_s)
+
+    # --- roads ---
+
+    def _load(
+        self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
+    ) -> list[MediaRef[Any]]:
+        with _only_ours():
+            if _scheme(url) not in ("http", "https"):
+                return self._load_local(media_ios, url)
+            download = self._download(media_ios, url)
+            http = _http()
+            fetcher = http.get_sync_fetcher(self._get_network(), self._allow_private_addresses)
+            payload = fetcher.fetch(download, Deadline(self._get_timeout_s(timeout_s)))
+            return self._load_downloaded(media_ios, download, payload)
+
+    async def _load_async(
+        self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
+    ) -> list[MediaRef[Any]]:
+        with _only_ours():
+            if _scheme(url) not in ("http", "https"):
+                return await _off_loop(partial(self._load_local, media_ios, url))
+            deadline = Deadline(self._get_timeout_s(timeout_s))
+            download = self._download(media_ios, url)
+            fetcher = await _http().get_async_fetcher(
+                self._get_network(), self._allow_private_addresses
+            )
+            payload = await fetcher.fetch(download, deadline, self)
+            return await _off_loop(partial(self._load_downloaded, media_ios, download, payload))
+
+    def _load_local(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
+        scheme = _scheme(url)
+        if scheme == "data":
+            return self._load_data(media_ios, url)
+        if scheme != "file":
+            raise BlockedURLError("URL must have the scheme data, http, https or file")
+        if self._files is None:
+            raise BlockedURLError(
+                "file: URLs are not allowed: there is no allowed_local_media_path"
+            )
+        payload = self._files.read(url, self._get_max_bytes(media_ios))
+        with self._charged(len(payload)):
+            return [media_io.load_bytes_ref(payload) for media_io in media_ios]
+
+    def _load_data(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
+        media_type, start, nbytes = split_data_url(url)
+        max_bytes = self._get_max_bytes(media_ios)
+        if nbytes > max_bytes + 2:
+            raise PayloadTooLargeError(
+                f"data URL brings {nbytes} bytes, over max_bytes {max_bytes}",
+                limit=max_bytes,
+                actual=nbytes,
+            )
+        with self._charged(nbytes):
+            # Once for all decoders, unless one reads the text in its own way.
+            payload: bytes | None = None
+            refs = []
+            for media_io in media_ios:
+                if _reads_base64_itself(media_io):
+                    refs.append(media_io.load_base64_ref(media_type, url[start:]))
+                    continue
+                if payload is None:
+                    payload = decode_base64(url, start)
+                refs.append(media_io.load_bytes_ref(payload))
+            return refs
+
+    def _load_downloaded(
+        self, media_ios: Sequence[MediaIO[Any]], download: Download, payload: bytes | None
+    ) -> list[MediaRef[Any]]:
+        assert payload is not None
+        try:
+            return [media_io.load_bytes_ref(payload) for media_io in media_ios]
+        except BaseException:
+            download.abandon()
+            raise
+
+    def _download(self, media_ios: Sequence[MediaIO[Any]], url: str) -> Download:
+        _http()
+        from safelight.connector.download import Download, FetchPolicy
+        from safelight.connector.http_url import AllowedDomains, parse_http_url
+
+        policy = FetchPolicy(
+            AllowedDomains(self._allowed_media_domains),
+            self._max_redirects,
+            self._retries,
+            self._retry_backoff_s,
+        )
+        return Download(
+            parse_http_url(url),
+            policy,
+            max_bytes=self._get_max_bytes(media_ios),
+            budget=self._download_budget,
+            check_prefixes=[media_io.check_prefix for media_io in media_ios],
+        )
+
+    # --- options ---
+
+    def _get_network(self) -> Network:
+        if self._network is None:
+            from safelight.connector.network import SYSTEM_NETWORK
+
+            return SYSTEM_NETWORK
+        return self._network
+
+    def _get_timeout_s(self, default_s: float | None) -> float:
+        if self._timeout_s is not None:
+            return self._timeout_s
+        return _DEFAULT_TIMEOUT_S if default_s is None else default_s
+
+    def _get_max_bytes(self, media_ios: Iterable[MediaIO[Any]]) -> int:
+        limits = (media_io.get_max_bytes() for media_io in media_ios)
+        return min((limit for limit in limits if limit is not None), default=self._max_bytes)
+
+    @contextmanager
+    def _charged(self, nbytes: int) -> Iterator[None]:
+        """Charge `nbytes` to the request; give them back if what follows fails."""
+        if self._download_budget is None:
+            yield
+            return
+        self._download_budget.charge(nbytes)
+        try:
+            yield
+        except BaseException:
+            self._download_budget.refund(nbytes)
+            raise
+
+
+def _scheme(url: str) -> str:
+    if not isinstance(url, str):
+        raise BlockedURLError(f"URL must be str, not {type(url).__name__}")
+    match = _SCHEME.match(url)
+    return match[1].lower() if match else ""
+
+
+def _http() -> Any:
+    try:
+        from safelight.connector import http
+    except ImportError as error:
+        raise FetchError(
+            "http: and https: URLs need the http extra: pip install safelight[http]"
+        ) from error
+    return http
+
+
+def _reads_base64_itself(media_io: MediaIO[Any]) -> bool:
+    from safelight.media.base import MediaIO
+
+    return getattr(type(media_io), "load_base64_ref", None) is not MediaIO.load_base64_ref
+
+
+@contextmanager
+def _only_ours() -> Iterator[None]:
+    """Let nothing out but a `SafelightError` (and what ends a task or the process)."""
+    try:
+        yield
+    except SafelightError:
+        raise
+    except (ValueError, OSError) as error:
+        raise MediaError("media could not be loaded") from error
+    except Exception as error:
+        raise SafelightError(f"media could not be loaded ({type(error).__name__})") from error
+
+
+async def _off_loop(call: Callable[[], T]) -> T:
+    """Run `call` where it does not hold up the event loop."""
+    return await asyncio.to_thread(call)

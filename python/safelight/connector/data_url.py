@@ -1,0 +1,39 @@
+"""``data:`` URLs (RFC 2397), base64 only.
+
+Owns where the payload starts and what it may weigh. Must never copy the payload as text, nor
+repeat any part of the URL in an error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from safelight.errors import BlockedURLError
+
+__all__ = ["DataURL", "split_data_url"]
+
+
+class DataURL(NamedTuple):
+    """The parts of a data URL, without its text."""
+
+    media_type: str
+    """The caller's word for what the payload is; ``""`` where there is none."""
+    start: int
+    """Index of the payload's first character."""
+    max_payload_bytes: int
+    """No fewer than the payload decodes to, at most 2 more."""
+
+
+def split_data_url(url: str) -> DataURL:
+    """Return where the payload of `url`, whose scheme is ``data:``, starts.
+
+    Raises:
+        BlockedURLError: There is no ``,``, or the last parameter is not exactly ``;base64``.
+    """
+    comma = url.find(",")
+    if comma < 0:
+        raise BlockedURLError("data URL is missing ',' between its header and its payload")
+    media_type, _, parameters = url[len("data:") : comma].partition(";")
+    if parameters.rpartition(";")[2] != "base64":
+        raise BlockedURLError("data URL is not base64: its header must end in ';base64'")
+    return DataURL(media_type, comma + 1, (len(url) - comma - 1) // 4 * 3)

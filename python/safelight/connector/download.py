@@ -1,0 +1,261 @@
+"""One fetch as a state machine without I/O: hops, attempts, caps, early refusal.
+
+Owns every decision that a fetch takes about what a server says, so that the sync and the asyncio
+driver (``http``) take the same ones. Must never open a connection or sleep.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from safelight.budget import DownloadBudget
+from safelight.connector.http_url import HTTPURL, AllowedDomains, join_http_url
+from safelight.errors import FetchError, FetchRefusedError, PayloadTooLargeError
+
+__all__ = ["Download", "FetchPolicy", "Validator"]
+
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+# Request timeout, too early, too many requests: the only 4xx that time can mend.
+_TRANSIENT_4XX = frozenset((408, 425, 429))
+# Nothing is decompressed here (a bomb must not grow), and `identity` is all that was asked for.
+_COMPRESSED = frozenset(
+    (b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress", b"x-compress")
+)
+# A decoder that has not made up its mind by then judges the whole payload instead.
+_MAX_PREFIX = 1 << 20
+_MAX_BACKOFF_S = 2.0
+
+CheckPrefix = Callable[[bytes], Any]
+
+
+class FetchPolicy(NamedTuple):
+    """What a connector lets its fetches do."""
+
+    domains: AllowedDomains
+    max_redirects: int
+    retries: int
+    backoff_s: float
+
+
+class Validator(NamedTuple):
+    """What revalidates a stored payload."""
+
+    etag: bytes
+
+
+class Download:
+    """The state of one fetch.
+
+    A driver sends a GET for `url` with `headers`, hands the answer to `begin`, then either
+    follows (`url` has changed), or hands over the body by `feed` and ends with `finish`. A
+    failure of the connection goes to `interrupted`, a transient one to `retry`.
+
+    Args:
+        url: The first hop.
+        policy: What the connector allows.
+        max_bytes: Cap on the raw bytes of the body.
+        budget: The request's download budget; what a failed attempt has taken goes back to it.
+        check_prefixes: Judges of the first bytes, one a decoder.
+        validator: The stored payload that the server may say is still good.
+    """
+
+    def __init__(
+        self,
+        url: HTTPURL,
+        policy: FetchPolicy,
+        *,
+        max_bytes: int,
+        budget: DownloadBudget | None = None,
+        check_prefixes: Iterable[CheckPrefix] = (),
+        validator: Validator | None = None,
+    ) -> None:
+        policy.domains.check(url)
+        self.url = url
+        self.hops = [url]
+        self.etag: bytes | None = None
+        self.is_not_modified = False
+        self._policy = policy
+        self._max_bytes = max_bytes
+        self._budget = budget
+        self._check_prefixes = tuple(check_prefixes)
+        self._validator = validator
+        self._attempts = 0
+        self._retry_after_s = 0.0
+        self._charged = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._body = io.BytesIO()
+        self._received = 0
+        self._content_length: int | None = None
+        # Judges with the size that the body must have before they are asked again.
+        self._pending = [(check, 1) for check in self._check_prefixes]
+        self._next_check = 1 if self._pending else _MAX_PREFIX + 1
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Request headers of the current hop."""
+        headers = [
+            (b"Host", self.url.host_header),
+            (b"Accept", b"*/*"),
+            (b"Accept-Encoding", b"identity"),
+            (b"User-Agent", b"safelight"),
+        ]
+        if self._validator is not None:
+            headers.append((b"If-None-Match", self._validator.etag))
+        return headers
+
+    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Judge an answer by its head; whether its body is the payload.
+
+        False: follow `url`, or `is_not_modified` says that the stored payload is still good.
+
+        Raises:
+            BlockedURLError: A redirect to a URL that is malformed or not allowed.
+            FetchRefusedError: The answer is final and not a payload.
+            PayloadTooLargeError: The announced length is over the cap or the budget.
+            FetchError: The answer is transient.
+        """
+        fields = {name.lower(): value for name, value in headers}
+        if status in _REDIRECTS:
+            self._follow(fields.get(b"location"))
+            return False
+        if status == 304 and self._validator is not None:
+            self.is_not_modified = True
+            return False
+        if status >= 500 or status in _TRANSIENT_4XX:
+            self._retry_after_s = _seconds(fields.get(b"retry-after"))
+            raise FetchError(f"server answered {status}")
+        if status not in (200, 203):
+            raise FetchRefusedError(f"server answered {status}")
+        if fields.get(b"content-encoding", b"").strip().lower() in _COMPRESSED:
+            raise FetchRefusedError("server compressed the body although it was asked not to")
+        self.etag = fields.get(b"etag")
+        length = fields.get(b"content-length")
+        # With a transfer encoding the length is meaningless (RFC 9112 section 6.3).
+        if length is not None and length.isdigit() and b"transfer-encoding" not in fields:
+            self._content_length = int(length)
+            if self._content_length > self._max_bytes:
+                raise self._too_large(self._content_length)
+            self._charge(self._content_length)
+        return True
+
+    def _follow(self, location: bytes | None) -> None:
+        if location is None:
+            raise FetchRefusedError("redirect without a location")
+        if len(self.hops) > self._policy.max_redirects:
+            raise FetchRefusedError(f"more than {self._policy.max_redirects} redirects")
+        try:
+            text = location.decode()
+        except UnicodeDecodeError:
+            text = location.decode("latin-1")
+        url = join_http_url(self.url, text)
+        self._policy.domains.check(url)
+        self.url = url
+        self.hops.append(url)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body.
+
+        Raises:
+            PayloadTooLargeError: The body is over the cap or the budget.
+            MediaError: A decoder refuses what has arrived so far.
+        """
+        self._received += len(chunk)
+        if self._received > self._max_bytes:
+            raise self._too_large(None)
+        if self._received > self._charged:
+            self._charge(self._received)
+        self._body.write(chunk)
+        if self._received >= self._next_check:
+            self._check()
+
+    def _check(self) -> None:
+        with self._body.getbuffer() as view:
+            prefix = bytes(view[:_MAX_PREFIX])
+        pending = []
+        for check, wanted in self._pending:
+            if self._received < wanted:
+                pending.append((check, wanted))
+                continue
+            verdict = check(prefix)
+            if verdict is not None:
+                # At least double, so that all checks together stay linear in the prefix.
+                at_least = getattr(verdict, "at_least", None) or 0
+                pending.append((check, max(at_least, 2 * len(prefix))))
+        self._pending = pending
+        wanted = min((wanted for _, wanted in pending), default=_MAX_PREFIX + 1)
+        self._next_check = wanted if wanted <= _MAX_PREFIX else self._max_bytes + 1
+
+    def finish(self) -> bytes:
+        """Return the whole body, which has ended."""
+        if self._content_length is not None and self._received < self._content_length:
+            raise self._cut_short()
+        # No copy: the buffer itself becomes the bytes object.
+        return self._body.getvalue()
+
+    def interrupted(self, error: FetchError, *, by_peer: bool) -> FetchError:
+        """Return what a failure of the connection means: `error`, or a body cut short.
+
+        `by_peer` says that the peer closed its side in good order: then a body that is shorter
+        than announced is a lie about its length, and final.
+        """
+        if by_peer and self._content_length is not None:
+            return self._cut_short()
+        return error
+
+    def _cut_short(self) -> FetchRefusedError:
+        return FetchRefusedError(
+            f"connection ended early: {self._received} of {self._content_length} bytes"
+        )
+
+    def retry(self, error: FetchError) -> float:
+        """Start over after `error`; return the seconds to wait before that.
+
+        Raises:
+            FetchError: `error` itself, where it is final or no attempt is left.
+        """
+        self.abandon()
+        # The subclasses are the permanent ones.
+        if type(error) is not FetchError:
+            raise error
+        if self._attempts >= self._policy.retries:
+            raise FetchError(f"{error.message}, after {self._attempts + 1} attempts")
+        backoff_s = min(self._policy.backoff_s * 2**self._attempts, _MAX_BACKOFF_S)
+        # Jitter keeps the clients of one struggling server apart.
+        delay_s = max(backoff_s * random.uniform(0.5, 1.0), self._retry_after_s)
+        self._attempts += 1
+        self._retry_after_s = 0.0
+        self.url = self.hops[0]
+        del self.hops[1:]
+        self._reset()
+        return delay_s
+
+    def abandon(self) -> None:
+        """Give back what was charged: the bytes are dropped."""
+        if self._budget is not None and self._charged:
+            self._budget.refund(self._charged)
+        self._charged = 0
+
+    def _charge(self, total: int) -> None:
+        if self._budget is not None:
+            self._budget.charge(total - self._charged)
+        self._charged = total
+
+    def _too_large(self, actual: int | None) -> PayloadTooLargeError:
+        has = "more" if actual is None else f"{actual} bytes"
+        return PayloadTooLargeError(
+            f"payload has {has}, over max_bytes {self._max_bytes}"
+            if actual is not None
+            else f"payload is over max_bytes {self._max_bytes}",
+            limit=self._max_bytes,
+            actual=actual,
+        )
+
+
+def _seconds(retry_after: bytes | None) -> float:
+    """The delay that a server asks for; a date is not honored."""
+    return float(retry_after) if retry_after is not None and retry_after.isdigit() else 0.0

@@ -1,0 +1,265 @@
+"""The drivers of a `Download`, blocking and on asyncio, over connections that are reused.
+
+Owns the HTTP client and its pools: one per event loop and one for all threads, for each judgment
+of addresses. The client knows no proxies, netrc, cookies or redirects of its own. HTTP/1.1 only:
+a refused download must end its connection at once, and over HTTP/2 the client would let it flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import cast
+
+import httpcore2
+
+from safelight.connector.deadline import Deadline
+from safelight.connector.download import Download
+from safelight.connector.network import AsyncGuard, Network, SyncGuard
+from safelight.connector.turns import Turns
+from safelight.errors import FetchError
+
+__all__ = ["AsyncFetcher", "SyncFetcher", "get_async_fetcher", "get_sync_fetcher"]
+
+MAX_CONNECTIONS = 64
+MAX_CONNECTIONS_PER_HOST = 16
+_KEEPALIVE_S = 15.0
+
+_CLIENT_ERRORS = (
+    httpcore2.TimeoutException,
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.UnsupportedProtocol,
+)
+
+
+def _request(download: Download, deadline: Deadline) -> httpcore2.Request:
+    url = download.url
+    return httpcore2.Request(
+        method="GET",
+        url=httpcore2.URL(
+            scheme=url.scheme.encode(), host=url.host.encode(), port=url.port, target=url.target
+        ),
+        headers=download.headers,
+        # The client hands these to the backend unread, except "pool", which it waits for.
+        extensions={
+            "timeout": {
+                "connect": deadline,
+                "read": deadline,
+                "write": deadline,
+                "pool": max(deadline.remaining_s(), 0.0),
+            }
+        },
+    )
+
+
+def _fetch_error(error: Exception) -> FetchError:
+    """Return what an error of the client means, without its text, which can hold addresses."""
+    if isinstance(error, FetchError):
+        return error
+    if isinstance(error, httpcore2.TimeoutException):
+        return FetchError("server did not answer in time")
+    if isinstance(error, httpcore2.NetworkError):
+        return FetchError("connection failed")
+    return FetchError("server's answer is not HTTP")
+
+
+def _cut_short(download: Download) -> FetchError:
+    return download.interrupted(FetchError("connection ended early"), by_peer=True)
+
+
+def _too_late(deadline: Deadline) -> FetchError:
+    return FetchError(f"fetch took longer than {deadline.timeout_s:g} s")
+
+
+class SyncFetcher:
+    """Runs downloads on the calling thread. Thread-safe."""
+
+    def __init__(self, network: Network, allow_private: bool) -> None:
+        self._network = network
+        self._allow_private = allow_private
+        self._pool: httpcore2.ConnectionPool | None = None
+        self._lock = threading.Lock()
+
+    def _get_pool(self) -> httpcore2.ConnectionPool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = httpcore2.ConnectionPool(
+                    ssl_context=self._network.ssl_context(),
+                    max_connections=MAX_CONNECTIONS,
+                    keepalive_expiry=_KEEPALIVE_S,
+                    network_backend=SyncGuard(self._network, self._allow_private),
+                )
+            return self._pool
+
+    def fetch(self, download: Download, deadline: Deadline) -> bytes | None:
+        """Return the payload, or None where the stored one is still good.
+
+        Raises:
+            FetchError: It, or a subclass, as `Download` says.
+            MediaError: A decoder refuses the payload by its first bytes.
+        """
+        pool = self._get_pool()
+        try:
+            while True:
+                try:
+                    return self._attempt(pool, download, deadline)
+                except (FetchError, *_CLIENT_ERRORS) as error:
+                    if deadline.remaining_s() <= 0:
+                        raise _too_late(deadline) from None
+                    delay_s = download.retry(_fetch_error(error))
+                if delay_s >= deadline.remaining_s():
+                    raise _too_late(deadline)
+                threading.Event().wait(delay_s)
+        except BaseException:
+            download.abandon()
+            raise
+
+    def _attempt(
+        self, pool: httpcore2.ConnectionPool, download: Download, deadline: Deadline
+    ) -> bytes | None:
+        while True:
+            response = pool.handle_request(_request(download, deadline))
+            try:
+                if not download.begin(response.status, response.headers):
+                    if download.is_not_modified:
+                        return None
+                    continue
+                for chunk in cast(Iterable[bytes], response.stream):
+                    download.feed(chunk)
+                return download.finish()
+            except httpcore2.RemoteProtocolError:
+                raise _cut_short(download) from None
+            finally:
+                response.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+
+class AsyncFetcher:
+    """Runs downloads on one event loop, in turns."""
+
+    def __init__(self, network: Network, allow_private: bool) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=network.ssl_context(),
+            max_connections=MAX_CONNECTIONS,
+            keepalive_expiry=_KEEPALIVE_S,
+            network_backend=AsyncGuard(network, allow_private),
+        )
+        self._turns = Turns(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_HOST)
+
+    async def fetch(self, download: Download, deadline: Deadline, owner: object) -> bytes | None:
+        """Return the payload, or None where the stored one is still good.
+
+        `owner` is whose turns it takes: the request.
+
+        Raises:
+            FetchError: It, or a subclass, as `Download` says.
+            MediaError: A decoder refuses the payload by its first bytes.
+        """
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                while True:
+                    try:
+                        return await self._attempt(download, deadline, owner)
+                    except (FetchError, *_CLIENT_ERRORS) as error:
+                        delay_s = download.retry(_fetch_error(error))
+                    await asyncio.sleep(delay_s)
+        except TimeoutError:
+            download.abandon()
+            raise _too_late(deadline) from None
+        except BaseException:
+            download.abandon()
+            raise
+
+    async def _attempt(self, download: Download, deadline: Deadline, owner: object) -> bytes | None:
+        while True:
+            async with self._turns.turn(owner, download.url.host):
+                response = await self._pool.handle_async_request(_request(download, deadline))
+                try:
+                    if not download.begin(response.status, response.headers):
+                        if download.is_not_modified:
+                            return None
+                        continue
+                    async for chunk in cast(AsyncIterable[bytes], response.stream):
+                        download.feed(chunk)
+                    return download.finish()
+                except httpcore2.RemoteProtocolError:
+                    raise _cut_short(download) from None
+                finally:
+                    await response.aclose()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+
+
+_Key = tuple[Network, bool]
+
+_lock = threading.Lock()
+_sync_fetchers: dict[_Key, SyncFetcher] = {}
+_async_fetchers: dict[
+    asyncio.AbstractEventLoop, dict[_Key, tuple[AsyncFetcher, AsyncIterator[None]]]
+] = {}
+
+
+def get_sync_fetcher(network: Network, allow_private: bool) -> SyncFetcher:
+    """Return the fetcher that all threads share."""
+    with _lock:
+        fetcher = _sync_fetchers.get((network, allow_private))
+        if fetcher is None:
+            fetcher = SyncFetcher(network, allow_private)
+            _sync_fetchers[network, allow_private] = fetcher
+    return fetcher
+
+
+async def get_async_fetcher(network: Network, allow_private: bool) -> AsyncFetcher:
+    """Return the fetcher of the running loop; it is closed when the loop shuts down."""
+    loop = asyncio.get_running_loop()
+    key = (network, allow_private)
+    with _lock:
+        for other in [other for other in _async_fetchers if other.is_closed()]:
+            del _async_fetchers[other]
+        known = _async_fetchers.setdefault(loop, {})
+    if key not in known:
+        fetcher = AsyncFetcher(network, allow_private)
+        lifetime = _lifetime(loop, fetcher)
+        known[key] = (fetcher, lifetime)
+        await anext(lifetime)
+    return known[key][0]
+
+
+async def _lifetime(loop: asyncio.AbstractEventLoop, fetcher: AsyncFetcher) -> AsyncIterator[None]:
+    """Close `fetcher` when `loop` shuts its async generators down: the only hook it has."""
+    try:
+        yield
+    finally:
+        with _lock:
+            _async_fetchers.pop(loop, None)
+        await fetcher.close()
+
+
+def _close_at_exit() -> None:
+    for fetcher in list(_sync_fetchers.values()):
+        fetcher.close()
+
+
+def _forget_after_fork() -> None:
+    # The sockets are the parent's: two processes must not read from one.
+    global _lock
+    _lock = threading.Lock()
+    _sync_fetchers.clear()
+    _async_fetchers.clear()
+
+
+atexit.register(_close_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

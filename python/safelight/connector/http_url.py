@@ -1,0 +1,155 @@
+"""``http:`` and ``https:`` URLs: one parser for what is checked and what is dialed.
+
+Owns the form of a URL, on the first hop and on every later one, and the allow list of hosts. Must
+never open a connection, nor repeat a URL in an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import httpx2
+
+from safelight.connector.address import is_canonical_or_no_ipv4
+from safelight.errors import BlockedURLError, RequestError
+
+__all__ = ["HTTPURL", "AllowedDomains", "join_http_url", "parse_http_url"]
+
+# RFC 3986 ends an authority at the first of these; a backslash is refused on its own account.
+_AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5})?)?", re.ASCII)
+_ASCII_HOST = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BACKSLASH_OR_SPACE = re.compile(r"[\\\s]")
+_MAX_URL = 65_536
+_MAX_HOST = 253
+_MAX_LABEL = 63
+
+
+class HTTPURL(NamedTuple):
+    """A URL as it is checked and dialed. The fragment is gone; a trailing dot of the host too."""
+
+    scheme: str
+    host: str
+    port: int
+    target: bytes
+    text: str
+    """The whole URL as the parser writes it: a cache key, never part of a message."""
+
+    @property
+    def host_header(self) -> bytes:
+        """The value of the ``Host`` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        is_default = self.port == (443 if self.scheme == "https" else 80)
+        return (host if is_default else f"{host}:{self.port}").encode("ascii")
+
+
+def parse_http_url(url: str) -> HTTPURL:
+    """Parse `url`, whose scheme is http or https.
+
+    Raises:
+        BlockedURLError: The URL is malformed, or of a form that clients read differently: user
+            info, a backslash, percent-encoding or whitespace in the host, a short, octal or
+            hexadecimal IPv4 address.
+    """
+    if len(url) > _MAX_URL:
+        raise BlockedURLError(f"URL has {len(url)} characters, over {_MAX_URL}")
+    if _CONTROL.search(url):
+        raise BlockedURLError("URL has a control character")
+    match = _AUTHORITY.match(url)
+    if match is None:
+        raise BlockedURLError("URL must start with http:// or https://")
+    authority = match[1]
+    _check_authority(authority)
+    try:
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError):
+        raise BlockedURLError("URL is malformed") from None
+    return _checked(parsed, is_ascii=authority.isascii())
+
+
+def join_http_url(base: HTTPURL, location: str) -> HTTPURL:
+    """Parse the target of a redirect, which may be relative to `base`.
+
+    Raises:
+        BlockedURLError: As `parse_http_url`, or the scheme is neither http nor https.
+    """
+    if _BACKSLASH_OR_SPACE.search(location):
+        raise BlockedURLError("redirect has a backslash or whitespace in its URL")
+    try:
+        joined = str(httpx2.URL(base.text).join(location))
+    except (httpx2.InvalidURL, ValueError):
+        raise BlockedURLError("redirect has a malformed URL") from None
+    if _AUTHORITY.match(joined) is None:
+        raise BlockedURLError("redirect leads to a scheme other than http and https")
+    return parse_http_url(joined)
+
+
+def _check_authority(authority: str) -> None:
+    if "@" in authority:
+        raise BlockedURLError("URL must not have user info")
+    if "\\" in authority:
+        raise BlockedURLError("URL has a backslash in its host")
+    if "%" in authority:
+        raise BlockedURLError("URL has percent-encoding in its host")
+    if _BACKSLASH_OR_SPACE.search(authority):
+        raise BlockedURLError("URL has whitespace in its host")
+    match = _HOST_PORT.fullmatch(authority)
+    if match is None:
+        raise BlockedURLError("URL has a malformed host or port")
+    host, port = match.groups()
+    if port is not None and not 0 < int(port) < 65_536:
+        raise BlockedURLError("URL has a port that does not exist")
+    if host.isascii() and host[0] != "[" and _ASCII_HOST.fullmatch(host) is None:
+        raise BlockedURLError("URL has a malformed host")
+
+
+def _checked(parsed: httpx2.URL, *, is_ascii: bool) -> HTTPURL:
+    host = parsed.raw_host.decode("ascii").removesuffix(".")
+    labels = host.split(".")
+    if ":" not in host and (
+        len(host) > _MAX_HOST or any(not 0 < len(label) <= _MAX_LABEL for label in labels)
+    ):
+        raise BlockedURLError("URL has a malformed host")
+    # Other scripts' digits and dots become ASCII ones on the way: no name of theirs is a number.
+    is_number = host.replace(".", "").isdecimal()
+    if not is_canonical_or_no_ipv4(host) or (is_number and not is_ascii):
+        raise BlockedURLError("URL has an IPv4 address that is not four decimal numbers")
+    port = parsed.port or (443 if parsed.scheme == "https" else 80)
+    text = str(parsed.copy_with(fragment=None))
+    return HTTPURL(parsed.scheme, host, port, parsed.raw_path, text)
+
+
+class AllowedDomains:
+    """The hosts that URLs may name, on every hop; none given means any.
+
+    Hosts are compared whole (no subdomains), in lower case, by their IDNA form, without a
+    trailing dot.
+
+    Raises:
+        RequestError: An entry is not a host name or address.
+    """
+
+    __slots__ = ("_hosts",)
+
+    def __init__(self, domains: Iterable[str] | None) -> None:
+        self._hosts = frozenset(_host(domain) for domain in domains or ())
+
+    def check(self, url: HTTPURL) -> None:
+        """Raise unless the host of `url` is allowed.
+
+        Raises:
+            BlockedURLError: It is not.
+        """
+        if self._hosts and url.host not in self._hosts:
+            raise BlockedURLError("host is not in allowed_media_domains")
+
+
+def _host(domain: str) -> str:
+    try:
+        bracketed = f"[{domain}]" if domain.count(":") > 1 and domain[0] != "[" else domain
+        return parse_http_url(f"http://{bracketed}/").host
+    except BlockedURLError:
+        raise RequestError("allowed_media_domains has an entry that is not a host") from None

@@ -1,0 +1,315 @@
+"""How a host becomes a connection: resolved once, every address judged, a judged one dialed.
+
+Owns sockets and name look-ups, and the backends that make the HTTP client use them. Must never
+dial an address that was not judged, nor let a name be resolved a second time between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from ipaddress import ip_address
+from typing import Any
+
+import httpcore2
+
+from safelight.connector.address import is_allowed_address
+from safelight.connector.deadline import Deadline
+from safelight.errors import BlockedURLError, FetchError, FetchRefusedError
+
+__all__ = ["SYSTEM_NETWORK", "AsyncGuard", "Network", "SyncGuard"]
+
+# An answer of more addresses than this helps nobody; the first ones are tried.
+_MAX_ADDRESSES = 8
+# Of the stream reader: it lets twice this arrive before it stops reading.
+_STREAM_LIMIT = 128 << 10
+
+
+class Network:
+    """Name look-ups and connections as the operating system does them.
+
+    Everything here takes or returns numeric addresses, so whoever replaces a method (a recorder
+    in a test, a resolver of one's own) cannot weaken the judgment, which happens in between.
+    """
+
+    def resolve(self, host: str, port: int) -> list[str]:
+        """Return the addresses of `host`. May block.
+
+        Raises:
+            OSError: There are none.
+        """
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+
+    def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
+        """Return a socket connected to `address`.
+
+        Raises:
+            OSError: It cannot be reached in time.
+        """
+        return socket.create_connection((address, port), timeout_s)
+
+    async def connect_async(
+        self, address: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return streams connected to `address`.
+
+        Raises:
+            OSError: It cannot be reached.
+        """
+        return await asyncio.open_connection(address, port, limit=_STREAM_LIMIT)
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Return the context that verifies servers; made once, because loading it is slow."""
+        return _ssl_context()
+
+
+SYSTEM_NETWORK = Network()
+
+
+@cache
+def _ssl_context() -> ssl.SSLContext:
+    return httpcore2.default_ssl_context()
+
+
+def _judged(addresses: list[str], allow_private: bool) -> list[str]:
+    """Return the addresses to dial, all of which are allowed.
+
+    Every answer must be: a name that mixes public and private addresses is an attack on clients
+    that try one after the other.
+    """
+    if not addresses:
+        raise FetchError("host name has no address")
+    if not all(is_allowed_address(address, allow_private=allow_private) for address in addresses):
+        raise BlockedURLError("host has an address that is not allowed")
+    return addresses[:_MAX_ADDRESSES]
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _handshake_error(error: Exception) -> FetchError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return FetchRefusedError("server's certificate is not valid for it")
+    return FetchError("TLS handshake failed")
+
+
+class AsyncGuard(httpcore2.AsyncNetworkBackend):
+    """The asyncio backend. Timeouts are the caller's: a fetch runs under one deadline."""
+
+    def __init__(self, network: Network, allow_private: bool) -> None:
+        self._network = network
+        self._allow_private = allow_private
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: Any = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Resolve, judge, dial."""
+        deadline: Deadline = timeout
+        addresses = _judged(await self._resolve(host, port), self._allow_private)
+        for left, address in _counted_down(addresses):
+            try:
+                async with asyncio.timeout(deadline.remaining_s() / left):
+                    return _AsyncStream(*await self._network.connect_async(address, port))
+            except (OSError, TimeoutError):
+                continue
+        raise FetchError("connection could not be opened")
+
+    async def _resolve(self, host: str, port: int) -> list[str]:
+        if _is_literal(host):
+            return [host]
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, self._network.resolve, host, port)
+        except (OSError, UnicodeError):
+            raise FetchError("host name could not be resolved") from None
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep; the client asks for it between its own retries, which are off."""
+        await asyncio.sleep(seconds)
+
+
+def _counted_down(addresses: list[str]) -> Iterator[tuple[int, str]]:
+    """Each address with how many are left, so that each gets its share of the time."""
+    return zip(range(len(addresses), 0, -1), addresses, strict=True)
+
+
+class _AsyncStream(httpcore2.AsyncNetworkStream):
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, max_bytes: int, timeout: Any = None) -> bytes:
+        try:
+            return await self._reader.read(max_bytes)
+        except OSError as error:
+            raise httpcore2.ReadError from error
+
+    async def write(self, buffer: bytes, timeout: Any = None) -> None:
+        if not buffer:
+            return
+        try:
+            self._writer.write(buffer)
+            await self._writer.drain()
+        except OSError as error:
+            raise httpcore2.WriteError from error
+
+    async def aclose(self) -> None:
+        # Abort rather than close: a peer that does not read must not hold the connection open,
+        # and the rest of a refused body must not be waited for.
+        self._writer.transport.abort()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: Any = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
+        except (OSError, ValueError) as error:
+            await self.aclose()
+            raise _handshake_error(error) from None
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":
+            return self._reader.at_eof() or self._writer.transport.is_closing()
+        return self._writer.get_extra_info(info)
+
+
+class SyncGuard(httpcore2.NetworkBackend):
+    """The backend of blocking fetches. Every timeout it is handed is a `Deadline`."""
+
+    def __init__(self, network: Network, allow_private: bool) -> None:
+        self._network = network
+        self._allow_private = allow_private
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: Any = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        """Resolve, judge, dial."""
+        deadline: Deadline = timeout
+        addresses = _judged(self._resolve(host, port, deadline), self._allow_private)
+        for left, address in _counted_down(addresses):
+            share_s = deadline.remaining_s() / left
+            if share_s <= 0:
+                break
+            try:
+                connected = self._network.connect(address, port, share_s)
+            except OSError:
+                continue
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _SyncStream(connected)
+        raise FetchError("connection could not be opened")
+
+    def _resolve(self, host: str, port: int, deadline: Deadline) -> list[str]:
+        if _is_literal(host):
+            return [host]
+        try:
+            return _within(deadline, lambda: self._network.resolve(host, port))
+        except (OSError, UnicodeError):
+            raise FetchError("host name could not be resolved") from None
+
+
+def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
+    """Run `call`, which cannot be interrupted, on a thread that is left behind when it hangs."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="safelight-resolve", daemon=True)
+    thread.start()
+    thread.join(max(deadline.remaining_s(), 0.0))
+    if not outcome:
+        raise TimeoutError
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    addresses: list[str] = outcome[0]
+    return addresses
+
+
+class _SyncStream(httpcore2.NetworkStream):
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+
+    def read(self, max_bytes: int, timeout: Any = None) -> bytes:
+        try:
+            self._arm(timeout)
+            return self._socket.recv(max_bytes)
+        except TimeoutError as error:
+            raise httpcore2.ReadTimeout from error
+        except OSError as error:
+            raise httpcore2.ReadError from error
+
+    def write(self, buffer: bytes, timeout: Any = None) -> None:
+        try:
+            self._arm(timeout)
+            self._socket.sendall(buffer)
+        except TimeoutError as error:
+            raise httpcore2.WriteTimeout from error
+        except OSError as error:
+            raise httpcore2.WriteError from error
+
+    def _arm(self, deadline: Deadline) -> None:
+        remaining_s = deadline.remaining_s()
+        if remaining_s <= 0:
+            raise TimeoutError
+        self._socket.settimeout(remaining_s)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: Any = None,
+    ) -> httpcore2.NetworkStream:
+        try:
+            self._arm(timeout)
+            wrapped = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
+        except TimeoutError as error:
+            self.close()
+            raise httpcore2.ConnectTimeout from error
+        except (OSError, ValueError) as error:
+            self.close()
+            raise _handshake_error(error) from None
+        return _SyncStream(wrapped)
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":
+            # Only asked of idle connections: whatever has arrived there is the server's goodbye.
+            poll = select.poll()
+            poll.register(self._socket.fileno(), select.POLLIN)
+            return bool(poll.poll(0))
+        return None

@@ -222,5 +222,5 @@ def _check_embedding(
 
 def _is_floating(tensor: Tensor) -> bool:
     if isinstance(tensor, np.ndarray):
-        return tensor.dtype.kind == "f"
+        return bool(tensor.dtype.kind == "f")
     return bool(tensor.is_floating_point())

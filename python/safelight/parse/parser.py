@@ -70,10 +70,11 @@ class MultiModalDataParser:
             return ImageEmbeddingItems(data, self.expected_hidden_size)
         if isinstance(data, (list, tuple)):
             return ImageProcessorItems(list(data))
-        if is_array(data) and len(data.shape) == 4:
-            check_dense(data, "image")
-            return ImageProcessorItems(list(data))
-        return ImageProcessorItems([data])
+        items: Any = data
+        if is_array(items) and len(items.shape) == 4:
+            check_dense(items, "image")
+            return ImageProcessorItems(list(items))
+        return ImageProcessorItems([items])
 
     def _parse_image_embedding_dict(
         self, data: Mapping[str, Any]

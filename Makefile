@@ -15,6 +15,9 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --uv
 WHEEL_SOURCES := Cargo.toml pyproject.toml $(shell find rust -type f -not -path '*/target/*' -not -path 'rust/fuzz/*')
 FUZZ_SECONDS := 60
+# System packages that a build needs and that neither Rust nor PyPI brings, named as their command is.
+# The only place that lists them: `.ci/run` installs them, every other target says what is missing.
+TOOLS :=
 
 run: $(STAMPS)/wheel ## render a conversation over several images, twice; needs no torch
 	@$(BIN)/safelight demo
@@ -37,7 +40,7 @@ lint: lint-rust lint-python lint-house ## every static check; `make -k lint` rep
 
 bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-benchmark: one table of ratios in benches/out
 	@rm -rf benches/out target/criterion && mkdir -p benches/out
-	cargo bench
+	cargo bench --quiet -- --quiet
 	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
 	@$(BIN)/python benches/report.py
 
@@ -71,7 +74,7 @@ lint-python: $(STAMPS)/wheel $(STAMPS)/lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m mypy.stubtest safelight._safelight --allowlist tests/typing/stubtest.allow
+	$(BIN)/python -m mypy.stubtest safelight._safelight --ignore-disjoint-bases --allowlist tests/typing/stubtest.allow
 
 # Who may depend on what, and what is never committed: lock files and indexes name hosts.
 lint-house: $(STAMPS)/lint
@@ -91,6 +94,8 @@ $(STAMPS)/venv: requirements/build.txt
 		{ echo "safelight needs Python 3.11 or later: $(PYTHON) is missing or older; set PYTHON=" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "safelight needs the venv module of Python: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
+	@for tool in $(TOOLS); do command -v $$tool >/dev/null || \
+		{ echo "safelight needs $$tool: on Debian and Ubuntu, apt-get install $$tool" >&2; exit 1; }; done
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/build.txt
 	@mkdir -p $(STAMPS) && touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -91,6 +92,18 @@ def test_module_lists_what_it_has(every_module: dict[str, ModuleType], name: str
     assert list(module.__all__) == sorted(set(module.__all__))
     for public in module.__all__:
         assert is_documented(public, getattr(module, public)), public
+
+
+def test_no_module_imports_from_the_package_itself() -> None:
+    # The package exports what its modules have; importing from it would hide who depends on whom.
+    for path in sorted(Path(safelight.__path__[0]).rglob("*.py")):
+        imported = [
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module == "safelight"
+            for alias in node.names
+        ]
+        assert set(imported) <= {"_safelight"}, path.name
 
 
 def test_every_allowed_difference_of_the_stub_has_a_reason() -> None:

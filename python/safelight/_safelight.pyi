@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Self, final
 
-from typing_extensions import disjoint_base
-
 # --- spec ---
 
-@disjoint_base
 class CanonicalSpec:
     def __new__(cls, canonical: bytes) -> Self: ...
     def canonical_bytes(self) -> bytes: ...
@@ -105,6 +102,7 @@ def probe_prefix(data: bytes | bytearray | memoryview, /) -> ImageHeader | NeedM
 
 # --- digest ---
 
+@final
 class Blake3:
     def __new__(cls) -> Self: ...
     def update(self, data: bytes | bytearray | memoryview) -> None: ...

@@ -222,7 +222,7 @@ def test_corpus_decodes_as_pillow_does(corpus: Path) -> None:
         image = media_io.load_bytes(data)
         assert hashlib.sha256(image.tobytes()).hexdigest() == expected, truth["file"]
         compared += 1
-    assert compared > 500
+    assert compared > 400
 
 
 # --- limits ---

@@ -168,7 +168,7 @@ class Renderer:
                 request.media_io_kwargs.get(part.modality),
                 decoded_budget=decoded_budget,
             )
-            return await connector.load_from_url_async(part.url, media_io)
+            return await connector.fetch_image_async(part.url, media_io)
 
         results = await asyncio.gather(*map(fetch, media), return_exceptions=True)
         refs: list[MediaRef[Any] | None] = []

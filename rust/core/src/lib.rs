@@ -6,12 +6,17 @@
 #![forbid(unsafe_code)]
 
 pub mod base64;
+pub mod cache;
 pub mod digest;
 pub mod error;
 pub mod exif;
+pub mod flight;
 pub mod key;
 pub mod limits;
+pub mod lru;
+pub mod pool;
 pub mod probe;
 mod reader;
+mod sync;
 
 pub use error::{Bound, Error, ErrorKind, Result};

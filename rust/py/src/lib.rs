@@ -6,23 +6,37 @@
 use pyo3::prelude::*;
 
 mod base64;
+mod cache;
 mod digest;
 mod error;
+mod fork;
 mod key;
+mod pool;
 mod probe;
 mod spec;
 
 /// The compiled part of safelight.
 #[pymodule(gil_used = false)]
 mod _safelight {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::base64::decode_base64;
+    #[pymodule_export]
+    use crate::cache::{PyCache, PyTicket};
     #[pymodule_export]
     use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]
+    use crate::pool::{PyJob, PyMailbox, PyPool, PyWatch, is_worker, py_media_pool};
+    #[pymodule_export]
     use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::fork::install(module.py())
+    }
 }

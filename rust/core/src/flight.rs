@@ -1,0 +1,397 @@
+//! One piece of work, run at most once, awaited by any number of threads and event loops.
+//!
+//! A flight owns its work; a waiter only looks on, so a waiter that leaves takes nothing with it.
+//! However the work ends (a value, a panic, a dropped leader, withdrawal before it began) the
+//! flight ends and every waiter hears of it. Must never run foreign code under its lock.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, lock, thread_local};
+
+/// How a flight ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ending<T> {
+    /// The work returned.
+    Returned(T),
+    /// The work panicked.
+    Panicked,
+    /// The work was withdrawn before it began.
+    Withdrawn,
+    /// The leader was dropped without an answer: its thread died.
+    Abandoned,
+}
+
+/// What the work can ask while it runs.
+#[derive(Clone)]
+pub struct Cancel(Arc<Signals>);
+
+#[derive(Default)]
+struct Signals {
+    cancel: AtomicBool,
+    /// Set by the ending flight before its thread goes on to anything else.
+    ended: AtomicBool,
+}
+
+impl Cancel {
+    /// Whether somebody asked for the work to stop; looked at by long loops, at their own pace.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.0.cancel.load(Ordering::Relaxed)
+    }
+}
+
+/// The work of a flight.
+pub type Work<T> = Box<dyn FnOnce(&Cancel) -> T + Send>;
+
+/// Hears once that a flight ended. Called without a lock, by the thread that ended it.
+pub trait Waker: Send {
+    /// The flight ended.
+    fn wake(self: Box<Self>);
+}
+
+impl<F: FnOnce() + Send> Waker for F {
+    fn wake(self: Box<Self>) {
+        self();
+    }
+}
+
+/// Why a wait did not end with the flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitError {
+    /// The time was up first.
+    Timeout,
+    /// The waiting work is, through others, what the flight itself waits for.
+    Cycle,
+}
+
+/// See the module.
+pub struct Flight<T> {
+    state: Mutex<State<T>>,
+    ended: Condvar,
+    ending: OnceLock<Ending<T>>,
+    signals: Cancel,
+}
+
+struct State<T> {
+    phase: Phase<T>,
+    wakers: BTreeMap<u64, Box<dyn Waker>>,
+    next_waker: u64,
+    /// Threads that wait.
+    blocked: usize,
+}
+
+enum Phase<T> {
+    Waiting(Work<T>),
+    Running(Option<Runner>),
+    Ended,
+}
+
+/// The duty to end a flight: by [`Leader::fulfil`], or by being dropped.
+struct Leader<'a, T> {
+    flight: &'a Flight<T>,
+    ending: Option<Ending<T>>,
+}
+
+impl<T> Drop for Leader<'_, T> {
+    fn drop(&mut self) {
+        let ending = self.ending.take().unwrap_or(Ending::Abandoned);
+        self.flight.end(ending);
+    }
+}
+
+impl<T: Send + Sync + 'static> Flight<T> {
+    /// A flight whose work nobody runs yet.
+    #[must_use]
+    pub fn new(work: Work<T>) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                phase: Phase::Waiting(work),
+                wakers: BTreeMap::new(),
+                next_waker: 0,
+                blocked: 0,
+            }),
+            ended: Condvar::new(),
+            ending: OnceLock::new(),
+            signals: Cancel(Arc::default()),
+        })
+    }
+
+    /// Run the work here unless somebody runs or ran it; whether it was run here.
+    ///
+    /// A panic ends the flight and goes no further.
+    pub fn run(&self) -> bool {
+        let Some(work) = self.claim() else {
+            return false;
+        };
+        let mut leader = Leader {
+            flight: self,
+            ending: None,
+        };
+        let cancel = &self.signals;
+        leader.ending = Some(match catch_unwind(AssertUnwindSafe(|| work(cancel))) {
+            Ok(value) => Ending::Returned(value),
+            Err(panic) => {
+                // A payload's own destructor may panic too.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+                Ending::Panicked
+            }
+        });
+        true
+    }
+
+    /// End the flight if nobody runs it yet; whether it was withdrawn by this call.
+    pub fn withdraw(&self) -> bool {
+        let Some(work) = self.claim() else {
+            return false;
+        };
+        drop(work);
+        self.end(Ending::Withdrawn);
+        true
+    }
+
+    /// Withdraw the flight, or ask its work to stop if it runs; whether it was withdrawn.
+    pub fn cancel(&self) -> bool {
+        self.signals.0.cancel.store(true, Ordering::Relaxed);
+        self.withdraw()
+    }
+
+    /// How the flight ended; `None` while it has not.
+    #[must_use]
+    pub fn ending(&self) -> Option<&Ending<T>> {
+        self.ending.get()
+    }
+
+    /// Whether the work runs at this moment.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(lock(&self.state).phase, Phase::Running(_))
+    }
+
+    /// Whether nobody runs or ran the work.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        matches!(lock(&self.state).phase, Phase::Waiting(_))
+    }
+
+    /// Have `waker` called when the flight ends; at once, and `None`, if it has ended.
+    pub fn watch(&self, waker: Box<dyn Waker>) -> Option<u64> {
+        {
+            let mut state = lock(&self.state);
+            if !matches!(state.phase, Phase::Ended) {
+                let id = state.next_waker;
+                state.next_waker += 1;
+                state.wakers.insert(id, waker);
+                return Some(id);
+            }
+        }
+        waker.wake();
+        None
+    }
+
+    /// Forget a waker of [`Flight::watch`] and hand it back; `None` if it was called.
+    pub fn detach(&self, id: u64) -> Option<Box<dyn Waker>> {
+        lock(&self.state).wakers.remove(&id)
+    }
+
+    /// Number of threads and wakers that wait.
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        let state = lock(&self.state);
+        state.wakers.len() + state.blocked
+    }
+
+    /// Wait for the ending, at most for `timeout`.
+    ///
+    /// Work that waits for a flight nobody runs yet runs it itself, so a pool never waits on
+    /// itself. Other threads only wait.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<&Ending<T>, WaitError> {
+        if let Some(ending) = self.ending.get() {
+            return Ok(ending);
+        }
+        let Some(runner) = Runner::current() else {
+            return self.block(timeout);
+        };
+        if self.run() {
+            return self.ending.get().ok_or(WaitError::Timeout);
+        }
+        let Some(by) = self.running_by() else {
+            return self.block(timeout);
+        };
+        let _edge = runner.waits_for(&by, &self.signals.0)?;
+        self.block(timeout)
+    }
+
+    fn running_by(&self) -> Option<Runner> {
+        match &lock(&self.state).phase {
+            Phase::Running(by) => by.clone(),
+            _ => None,
+        }
+    }
+
+    fn block(&self, timeout: Option<Duration>) -> Result<&Ending<T>, WaitError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = lock(&self.state);
+        state.blocked += 1;
+        while !matches!(state.phase, Phase::Ended) {
+            state = match deadline {
+                None => crate::sync::wait(&self.ended, state),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        break;
+                    }
+                    crate::sync::wait_timeout(&self.ended, state, left)
+                }
+            };
+        }
+        state.blocked -= 1;
+        drop(state);
+        self.ending.get().ok_or(WaitError::Timeout)
+    }
+
+    fn claim(&self) -> Option<Work<T>> {
+        let by = Runner::current();
+        let mut state = lock(&self.state);
+        if !matches!(state.phase, Phase::Waiting(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut state.phase, Phase::Running(by)) {
+            Phase::Waiting(work) => Some(work),
+            Phase::Running(_) | Phase::Ended => None,
+        }
+    }
+}
+
+impl<T> Flight<T> {
+    fn end(&self, ending: Ending<T>) {
+        let wakers = {
+            let mut state = lock(&self.state);
+            // Only the one claimant of the work comes here, and once.
+            let _ = self.ending.set(ending);
+            self.signals.0.ended.store(true, Ordering::Release);
+            state.phase = Phase::Ended;
+            std::mem::take(&mut state.wakers)
+        };
+        self.ended.notify_all();
+        for waker in wakers.into_values() {
+            // One waker that panics must not cost the others their call.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+}
+
+/// Identity of a thread that runs work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct RunnerId(u64);
+
+/// Who waits for whom among the threads that run work: what finds a cycle before it is closed.
+///
+/// Pools whose work may wait for each other's share one.
+#[derive(Default)]
+pub struct WaitGraph {
+    next: AtomicU64,
+    /// A running thread waits for at most one other at a time.
+    waits: Mutex<HashMap<RunnerId, Wait>>,
+}
+
+struct Wait {
+    target: RunnerId,
+    /// Of the flight waited for: once it has ended, the wait only looks like one.
+    signals: Arc<Signals>,
+}
+
+/// The current thread in its role of running work.
+#[derive(Clone)]
+struct Runner {
+    id: RunnerId,
+    graph: Arc<WaitGraph>,
+}
+
+thread_local! {
+    static RUNNER: std::cell::RefCell<Option<Runner>> = const { std::cell::RefCell::new(None) };
+}
+
+struct Edge<'a> {
+    graph: &'a WaitGraph,
+    from: RunnerId,
+}
+
+impl Drop for Edge<'_> {
+    fn drop(&mut self) {
+        lock(&self.graph.waits).remove(&self.from);
+    }
+}
+
+impl Runner {
+    fn current() -> Option<Self> {
+        RUNNER.with(|runner| runner.borrow().clone())
+    }
+
+    /// Note that this thread waits for `target` to end a flight; `None` if graphs differ.
+    fn waits_for(
+        &self,
+        target: &Self,
+        signals: &Arc<Signals>,
+    ) -> Result<Option<Edge<'_>>, WaitError> {
+        if !Arc::ptr_eq(&self.graph, &target.graph) {
+            return Ok(None);
+        }
+        let mut waits = lock(&self.graph.waits);
+        let mut next = (target.id, signals);
+        // Ends: the waits in force form a forest, which this check keeps.
+        while !next.1.ended.load(Ordering::Acquire) {
+            if next.0 == self.id {
+                return Err(WaitError::Cycle);
+            }
+            match waits.get(&next.0) {
+                Some(wait) => next = (wait.target, &wait.signals),
+                None => break,
+            }
+        }
+        let wait = Wait {
+            target: target.id,
+            signals: Arc::clone(signals),
+        };
+        waits.insert(self.id, wait);
+        drop(waits);
+        Ok(Some(Edge {
+            graph: &self.graph,
+            from: self.id,
+        }))
+    }
+}
+
+impl WaitGraph {
+    /// Mark the current thread as one that runs work, for the duration of `body`.
+    pub fn as_runner<R>(self: &Arc<Self>, body: impl FnOnce() -> R) -> R {
+        struct Restore(Option<Runner>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                let before = self.0.take();
+                RUNNER.with(|runner| runner.replace(before));
+            }
+        }
+        let runner = Runner {
+            id: RunnerId(self.next.fetch_add(1, Ordering::Relaxed)),
+            graph: Arc::clone(self),
+        };
+        let _restore = Restore(RUNNER.with(|current| current.replace(Some(runner))));
+        body()
+    }
+
+    /// Number of threads that run work and wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        lock(&self.waits).len()
+    }
+}
+
+/// Whether the current thread runs work: it must not wait for room, and runs what it needs.
+#[must_use]
+pub fn is_runner() -> bool {
+    RUNNER.with(|runner| runner.borrow().is_some())
+}

@@ -1,0 +1,528 @@
+//! Own worker threads over one bounded queue with two priorities.
+//!
+//! Threads start when work arrives. A job that panics or is abandoned ends its own flight and
+//! nothing else. The pool never waits on itself: work that meets a full queue runs its job inline.
+//! Must never know what a job does, nor run one under its lock.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use crate::flight::{Flight, WaitGraph, is_runner};
+use crate::sync::{
+    Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, thread, wait,
+    wait_timeout,
+};
+
+/// Something that can be queued.
+pub trait Task: Send + Sync {
+    /// Run it, unless it runs or ran; never unwinds.
+    fn run(&self);
+    /// End it if it has not begun.
+    fn withdraw(&self);
+    /// Whether it has not begun.
+    fn is_waiting(&self) -> bool;
+}
+
+impl<T: Send + Sync + 'static> Task for Flight<T> {
+    fn run(&self) {
+        Flight::run(self);
+    }
+
+    fn withdraw(&self) {
+        Flight::withdraw(self);
+    }
+
+    fn is_waiting(&self) -> bool {
+        Flight::is_waiting(self)
+    }
+}
+
+/// Calls its argument once, in a setting of its own making (or not at all, if there is none left).
+pub type Around = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
+
+/// How a pool is made.
+#[derive(Clone)]
+pub struct Options {
+    /// Most threads, at least 1.
+    pub threads: usize,
+    /// Jobs that may wait; at least 1.
+    pub queue: usize,
+    /// Threads are named so, with a number behind it.
+    pub name: String,
+    /// Called around a thread's whole life.
+    pub life: Option<Around>,
+    /// Called around hosted jobs, several in a row where they follow each other.
+    pub host: Option<Around>,
+    /// Who waits for whom; shared by pools whose jobs may wait for each other's.
+    pub graph: Arc<WaitGraph>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            queue: 1024,
+            name: "safelight".to_owned(),
+            life: None,
+            host: None,
+            graph: Arc::default(),
+        }
+    }
+}
+
+/// Which of the two queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Somebody waits for it.
+    #[default]
+    Foreground,
+    /// Runs only while no foreground job waits.
+    Background,
+}
+
+/// A job as it is submitted.
+#[derive(Clone)]
+pub struct Job {
+    /// What runs.
+    pub task: Arc<dyn Task>,
+    /// Whether it runs inside [`Options::host`].
+    pub hosted: bool,
+    /// Its queue.
+    pub priority: Priority,
+}
+
+/// Why a job was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// The queue stayed full.
+    Full,
+    /// The pool was shut down.
+    ShutDown,
+    /// No thread could be started.
+    NoThread,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the pool's queue is full",
+            Self::ShutDown => "the pool is shut down",
+            Self::NoThread => "the pool cannot start a thread",
+        })
+    }
+}
+
+impl std::error::Error for SubmitError {}
+
+/// Counters, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Threads alive.
+    pub threads: usize,
+    /// Threads that wait for work.
+    pub idle: usize,
+    /// Jobs in the queues, withdrawn ones included until a worker passes them.
+    pub queued: usize,
+    /// Jobs taken from the queues since the start.
+    pub taken: u64,
+    /// Jobs that ran on the thread that submitted them, because the queue was full.
+    pub inlined: u64,
+}
+
+/// See the module. Dropping it closes the pool without waiting.
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    room: Condvar,
+    gone: Condvar,
+    /// Set in a forked child: the threads are not there and the lock may be held for ever.
+    dead: AtomicBool,
+    inlined: AtomicUsize,
+    options: Options,
+}
+
+#[derive(Default)]
+struct State {
+    queues: [VecDeque<Job>; 2],
+    threads: usize,
+    started: u64,
+    idle: usize,
+    taken: u64,
+    /// Sweeping again pays only once the queue has grown to this.
+    swept: usize,
+    closing: bool,
+}
+
+impl State {
+    fn queued(&self) -> usize {
+        self.queues.iter().map(VecDeque::len).sum()
+    }
+
+    fn push(&mut self, job: Job) {
+        self.queues[job.priority as usize].push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let job = self.queues.iter_mut().find_map(VecDeque::pop_front)?;
+        self.taken += 1;
+        Some(job)
+    }
+
+    /// Forget jobs that were withdrawn while they waited, so that they hold no room.
+    fn sweep(&mut self) {
+        for queue in &mut self.queues {
+            queue.retain(|job| job.task.is_waiting());
+        }
+        self.swept = self.queued() * 2;
+    }
+}
+
+impl Pool {
+    /// A pool without a thread: they start when work arrives.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::default(),
+                work: Condvar::new(),
+                room: Condvar::new(),
+                gone: Condvar::new(),
+                dead: AtomicBool::new(false),
+                inlined: AtomicUsize::new(0),
+                options: Options {
+                    threads: options.threads.max(1),
+                    queue: options.queue.max(1),
+                    ..options
+                },
+            }),
+        }
+    }
+
+    /// How the pool was made.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// Queue the jobs from the front of `jobs`, as many as there is room for, with one wake-up.
+    ///
+    /// On work's own thread a full queue makes it run them inline. Elsewhere what found no room
+    /// stays in `jobs`, with [`SubmitError::Full`].
+    pub fn try_submit(&self, jobs: &mut VecDeque<Job>) -> Result<(), SubmitError> {
+        let result = {
+            let mut state = self.shared.open()?;
+            self.shared
+                .fill_to(&mut state, jobs, self.shared.options.queue)
+        };
+        match result {
+            Err(SubmitError::Full) if is_runner() => {
+                for job in jobs.drain(..) {
+                    self.shared.inlined.fetch_add(1, Ordering::Relaxed);
+                    job.task.run();
+                }
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// As [`Pool::try_submit`], and wait for room, at most for `timeout`.
+    pub fn submit(
+        &self,
+        jobs: &mut VecDeque<Job>,
+        timeout: Option<Duration>,
+    ) -> Result<(), SubmitError> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            match self.try_submit(jobs) {
+                Err(SubmitError::Full) => {}
+                result => return result,
+            }
+            let state = self.shared.open()?;
+            if state.queued() < self.shared.options.queue {
+                continue;
+            }
+            match deadline {
+                None => drop(wait(&self.shared.room, state)),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(SubmitError::Full);
+                    }
+                    drop(wait_timeout(&self.shared.room, state, left));
+                }
+            }
+        }
+    }
+
+    /// Queue `job` whether or not there is room, for a caller that itself waits for it.
+    pub fn push(&self, job: Job) -> Result<(), SubmitError> {
+        let mut state = self.shared.open()?;
+        let mut jobs = VecDeque::from([job]);
+        self.shared.fill_to(&mut state, &mut jobs, usize::MAX)
+    }
+
+    /// Whether the queue has no room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.shared
+            .open()
+            .is_ok_and(|state| state.queued() >= self.shared.options.queue)
+    }
+
+    /// Move `task` to the foreground if it waits in the background.
+    pub fn promote(&self, task: &Arc<dyn Task>) {
+        let Ok(mut state) = self.shared.open() else {
+            return;
+        };
+        let place = state.queues[Priority::Background as usize]
+            .iter()
+            .position(|job| Arc::ptr_eq(&job.task, task));
+        if let Some(place) = place {
+            if let Some(mut job) = state.queues[Priority::Background as usize].remove(place) {
+                job.priority = Priority::Foreground;
+                state.push(job);
+            }
+        }
+    }
+
+    /// Counters, at one moment.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if self.shared.dead.load(Ordering::Acquire) {
+            return Stats::default();
+        }
+        let state = lock(&self.shared.state);
+        Stats {
+            threads: state.threads,
+            idle: state.idle,
+            queued: state.queued(),
+            taken: state.taken,
+            inlined: self.shared.inlined.load(Ordering::Relaxed) as u64,
+        }
+    }
+
+    /// Refuse new jobs, withdraw the queued ones, and let the threads go; does not wait.
+    pub fn close(&self) {
+        let Ok(mut state) = self.shared.open() else {
+            return;
+        };
+        state.closing = true;
+        let queues = std::mem::take(&mut state.queues);
+        drop(state);
+        self.shared.work.notify_all();
+        self.shared.room.notify_all();
+        for job in queues.into_iter().flatten() {
+            job.task.withdraw();
+        }
+    }
+
+    /// Refuse new jobs and let the threads go once the queued ones are done; does not wait.
+    pub fn finish(&self) {
+        let Ok(mut state) = self.shared.open() else {
+            return;
+        };
+        state.closing = true;
+        drop(state);
+        self.shared.work.notify_all();
+        self.shared.room.notify_all();
+    }
+
+    /// After [`Pool::close`] or [`Pool::finish`]: wait until every thread is gone; whether they are.
+    #[must_use]
+    pub fn join(&self, timeout: Option<Duration>) -> bool {
+        if self.shared.dead.load(Ordering::Acquire) {
+            return true;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = lock(&self.shared.state);
+        while state.threads > 0 {
+            state = match deadline {
+                None => wait(&self.shared.gone, state),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    wait_timeout(&self.shared.gone, state, left)
+                }
+            };
+        }
+        true
+    }
+
+    /// In a forked child: the threads are not there, and nothing here may be locked again.
+    pub fn mark_dead(&self) {
+        self.shared.dead.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn open(&self) -> Result<MutexGuard<'_, State>, SubmitError> {
+        if self.dead.load(Ordering::Acquire) {
+            return Err(SubmitError::ShutDown);
+        }
+        let state = lock(&self.state);
+        if state.closing {
+            return Err(SubmitError::ShutDown);
+        }
+        Ok(state)
+    }
+
+    fn fill_to(
+        self: &Arc<Self>,
+        state: &mut MutexGuard<'_, State>,
+        jobs: &mut VecDeque<Job>,
+        bound: usize,
+    ) -> Result<(), SubmitError> {
+        if state.queued() + jobs.len() > state.swept.max(self.options.queue) {
+            state.sweep();
+        }
+        let room = bound.saturating_sub(state.queued());
+        let taken: Vec<Job> = jobs.drain(..room.min(jobs.len())).collect();
+        let count = taken.len();
+        let queued = state.queued() + count;
+        let wanted = queued.saturating_sub(state.idle);
+        let can_start = self.options.threads - state.threads;
+        let mut started = 0;
+        while started < wanted.min(can_start) && self.start(state) {
+            started += 1;
+        }
+        if state.threads == 0 && count > 0 {
+            for job in taken.into_iter().rev() {
+                jobs.push_front(job);
+            }
+            return Err(SubmitError::NoThread);
+        }
+        for job in taken {
+            state.push(job);
+        }
+        for _ in 0..count.min(state.idle) {
+            self.work.notify_one();
+        }
+        if jobs.is_empty() {
+            Ok(())
+        } else {
+            Err(SubmitError::Full)
+        }
+    }
+
+    fn start(self: &Arc<Self>, state: &mut MutexGuard<'_, State>) -> bool {
+        let name = format!("{}-{}", self.options.name, state.started);
+        let shared = Arc::clone(self);
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || shared.live());
+        if thread.is_err() {
+            return false;
+        }
+        state.started += 1;
+        state.threads += 1;
+        true
+    }
+
+    /// A thread's whole life.
+    fn live(self: Arc<Self>) {
+        struct Gone(Arc<Shared>);
+        impl Drop for Gone {
+            fn drop(&mut self) {
+                if self.0.dead.load(Ordering::Acquire) {
+                    return;
+                }
+                lock(&self.0.state).threads -= 1;
+                self.0.gone.notify_all();
+            }
+        }
+        let gone = Gone(Arc::clone(&self));
+        let graph = Arc::clone(&self.options.graph);
+        let mut work = || graph.as_runner(|| self.work());
+        match &self.options.life {
+            None => work(),
+            Some(life) => {
+                let _ = catch_unwind(AssertUnwindSafe(|| life(&mut work)));
+            }
+        }
+        drop(gone);
+    }
+
+    fn work(&self) {
+        let mut job = self.next();
+        while let Some(taken) = job {
+            job = match (&self.options.host, taken.hosted) {
+                (Some(host), true) => self.run_hosted(host, taken),
+                _ => {
+                    taken.task.run();
+                    drop(taken);
+                    self.next()
+                }
+            };
+        }
+    }
+
+    /// Run hosted jobs inside one call of `host` while they follow each other; the job after them.
+    fn run_hosted(&self, host: &Around, first: Job) -> Option<Job> {
+        let mut job = Some(first);
+        // A host that does not come back normally has run what it ran; the flights know.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            host(&mut || {
+                while let Some(taken) = job.take_if(|job| job.hosted) {
+                    taken.task.run();
+                    drop(taken);
+                    job = self.next_now();
+                }
+            });
+        }));
+        match job {
+            // The host did not call: the setting is gone, and so is what depends on it.
+            Some(left) if left.hosted => {
+                left.task.withdraw();
+                self.next()
+            }
+            Some(left) => Some(left),
+            None => self.next(),
+        }
+    }
+
+    fn next_now(&self) -> Option<Job> {
+        if self.dead.load(Ordering::Acquire) {
+            return None;
+        }
+        let job = lock(&self.state).pop();
+        if job.is_some() {
+            self.room.notify_one();
+        }
+        job
+    }
+
+    fn next(&self) -> Option<Job> {
+        if self.dead.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.pop() {
+                drop(state);
+                self.room.notify_one();
+                return Some(job);
+            }
+            if state.closing {
+                return None;
+            }
+            state.idle += 1;
+            state = wait(&self.work, state);
+            state.idle -= 1;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+"""The pool, and decodes submitted to it and collected from it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from safelight.errors import DecodeError, HeaderError
+from safelight.executor import (
+    MediaDecodeJob,
+    MediaPool,
+    collect_media_decodes,
+    collect_media_decodes_async,
+    media_pool,
+    submit_media_decodes,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Ref:
+    """As much of a ref as the executor needs."""
+
+    def __init__(self, value: Any, decoded: bool = False) -> None:
+        self.value = value
+        self.is_decoded = decoded
+        self.gate: threading.Event | None = None
+        self.started = threading.Event()
+
+    def decode(self) -> Any:
+        self.started.set()
+        if self.gate is not None:
+            self.gate.wait(30)
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+
+def test_media_pool_is_one() -> None:
+    assert media_pool() is media_pool()
+    assert 1 <= media_pool().max_threads <= 8
+
+
+def test_submit_takes_arguments_and_batches() -> None:
+    pool = MediaPool(2)
+    assert pool.submit(divmod, 7, 2).result() == (3, 1)
+    assert pool.submit(int, "ff", base=16).result() == 255
+    jobs = pool.submit_batch(partial(pow, i, 2) for i in range(100))
+    assert [job.result() for job in jobs] == [i * i for i in range(100)]
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(int)
+
+
+@pytest.mark.parametrize("call", ["positional", "keyword", "executor", "foreign"])
+def test_submit_media_decodes_skips_what_is_decoded(call: str) -> None:
+    items = [("image", 4, Ref("a")), ("video", 0, Ref("b", decoded=True)), ("audio", 2, Ref("c"))]
+    jobs: list[MediaDecodeJob] = []
+    with ThreadPoolExecutor(1) as foreign:
+        if call == "positional":
+            submit_media_decodes(items, jobs)
+        elif call == "keyword":
+            submit_media_decodes(items, jobs=jobs)
+        elif call == "executor":
+            submit_media_decodes(items, media_pool(), jobs)
+        else:
+            submit_media_decodes(items, foreign, jobs)
+        assert [(job.modality, job.original_index) for job in jobs] == [("image", 4), ("audio", 2)]
+        assert collect_media_decodes(jobs) == ["a", "c"]
+
+
+def test_partial_submission_loses_no_job() -> None:
+    def items() -> Any:
+        yield Ref("a")
+        yield Ref("b")
+        raise OSError("half way")
+
+    jobs: list[MediaDecodeJob] = []
+    with pytest.raises(OSError, match="half way"):
+        submit_media_decodes(items(), jobs=jobs)
+    assert collect_media_decodes(jobs) == ["a", "b"]
+
+
+def test_first_failure_in_request_order_after_everything_ended() -> None:
+    gate = threading.Event()
+    late = Ref(HeaderError("no header"))
+    late.gate = gate
+    refs = [("image", 0, Ref("a")), ("image", 7, late), ("image", 1, Ref(ValueError("secret")))]
+    pool = MediaPool(3)
+    jobs = submit_media_decodes(refs, pool)
+    threading.Timer(0.05, gate.set).start()
+    with pytest.raises(HeaderError, match=r"^image 7: no header$") as info:
+        collect_media_decodes(jobs)
+    assert info.value.__cause__ is late.value
+    assert all(job.future.done() for job in jobs)
+
+
+def test_unknown_failure_is_a_decode_error_that_echoes_nothing() -> None:
+    jobs = submit_media_decodes([("audio", 3, Ref(ValueError("/srv/secret")))])
+    with pytest.raises(DecodeError) as info:
+        collect_media_decodes(jobs)
+    assert str(info.value) == "audio 3: cannot be decoded"
+
+
+def test_error_factory_makes_what_is_raised() -> None:
+    cause = ValueError("x")
+    jobs = submit_media_decodes([("audio", 3, Ref(cause))])
+    with pytest.raises(LookupError) as info:
+        collect_media_decodes(jobs, lambda modality, index, cause: LookupError(modality, index))
+    assert info.value.args == ("audio", 3)
+    assert info.value.__cause__ is cause
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_double_cancellation_withdraws_what_has_not_begun_and_drains_the_rest(
+    foreign: bool,
+) -> None:
+    pool = ThreadPoolExecutor(1) if foreign else MediaPool(1)
+    running, queued = Ref("a"), Ref("b")
+    running.gate = threading.Event()
+
+    async def main() -> list[MediaDecodeJob]:
+        jobs = submit_media_decodes([running, queued], pool)
+        task = asyncio.create_task(collect_media_decodes_async(jobs))
+        await asyncio.to_thread(running.started.wait, 30)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.01)
+            assert not task.done()
+        assert running.gate is not None
+        running.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return jobs
+
+    jobs = asyncio.run(main())
+    assert jobs[0].future.result() == "a"
+    assert jobs[1].future.cancelled()
+    assert not queued.started.is_set()
+    pool.shutdown()

@@ -9,6 +9,7 @@ mod base64;
 mod digest;
 mod error;
 mod key;
+mod payload;
 mod probe;
 mod spec;
 

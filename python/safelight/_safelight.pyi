@@ -20,9 +20,9 @@ class CanonicalSpec:
 
 # --- key ---
 
-def derive_media_key(data: bytes | bytearray, spec: CanonicalSpec) -> bytes: ...
+def derive_media_key(data: bytes | bytearray | memoryview, spec: CanonicalSpec) -> bytes: ...
 def derive_media_keys(
-    payloads: Sequence[bytes | bytearray], spec: CanonicalSpec
+    payloads: Sequence[bytes | bytearray | memoryview], spec: CanonicalSpec
 ) -> list[bytes]: ...
 
 # --- base64 ---

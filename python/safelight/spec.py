@@ -45,7 +45,7 @@ class DecodeSpec(CanonicalSpec):
         settings: dict[str, Any] = json.loads(self.canonical_bytes())
         return settings
 
-    def extend(self, **settings: Any) -> DecodeSpec:
+    def extend(self, /, **settings: Any) -> DecodeSpec:
         """Return a spec with `settings` added; a repeated name takes the new value.
 
         Raises:

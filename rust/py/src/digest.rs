@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use safelight_core::digest::Blake3;
+
+use crate::payload::Payload;
 
 /// Below this, handing the interpreter over costs more than hashing.
 const DETACH_BYTES: usize = 32 << 10;
@@ -24,14 +24,6 @@ impl PyBlake3 {
     fn lock(&self) -> MutexGuard<'_, Blake3> {
         self.hasher.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn update_slice(&self, py: Python<'_>, data: &[u8]) {
-        if data.len() < DETACH_BYTES {
-            self.lock().update(data);
-        } else {
-            py.detach(|| self.lock().update(data));
-        }
-    }
 }
 
 #[pymethods]
@@ -44,14 +36,12 @@ impl PyBlake3 {
     }
 
     /// Append `data`: bytes as they are, any other buffer of unsigned bytes by way of a copy.
-    fn update(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Ok(data) = data.cast_exact::<PyBytes>() {
-            self.update_slice(py, &PyBackedBytes::from(data.clone()));
+    fn update(&self, py: Python<'_>, data: Payload) {
+        if data.len() < DETACH_BYTES {
+            self.lock().update(&data);
         } else {
-            // Another thread may write to it while the interpreter is released.
-            self.update_slice(py, &PyBuffer::<u8>::get(data)?.to_vec(py)?);
+            py.detach(|| self.lock().update(&data));
         }
-        Ok(())
     }
 
     /// The 32 bytes of the digest; more updates can follow.

@@ -1,10 +1,10 @@
 //! `derive_media_key` and its batch form.
 
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use safelight_core::key;
 
+use crate::payload::Payload;
 use crate::spec::PyCanonicalSpec;
 
 /// Payloads of this size and above are hashed with the interpreter released. Below it, handing
@@ -15,7 +15,7 @@ const DETACH_BYTES: usize = 32 << 10;
 #[pyfunction]
 pub(crate) fn derive_media_key<'py>(
     py: Python<'py>,
-    data: PyBackedBytes,
+    data: Payload,
     spec: PyRef<'py, PyCanonicalSpec>,
 ) -> Bound<'py, PyBytes> {
     let key = if data.len() < DETACH_BYTES {
@@ -31,7 +31,7 @@ pub(crate) fn derive_media_key<'py>(
 #[pyfunction]
 pub(crate) fn derive_media_keys<'py>(
     py: Python<'py>,
-    payloads: Vec<PyBackedBytes>,
+    payloads: Vec<Payload>,
     spec: PyRef<'py, PyCanonicalSpec>,
 ) -> Vec<Bound<'py, PyBytes>> {
     let canonical = spec.as_bytes(py).to_vec();

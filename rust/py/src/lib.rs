@@ -12,6 +12,7 @@ mod error;
 mod fork;
 mod key;
 mod pool;
+mod payload;
 mod probe;
 mod spec;
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Self
 
 import pytest
+
 from safelight.connector.network import Network
 
 _TIMEOUT_S = 30

@@ -46,7 +46,9 @@ def png_of_size(width: int, height: int) -> bytes:
     """A PNG whose header claims a size that its data does not have."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
@@ -83,7 +85,8 @@ def test_what_changes_pixels_changes_the_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "color", ["white", (1, 2), (1, 2, 3, 4), (1, 2, 256), (-1, 0, 0), (1.0, 2, 3), (True, 0, 0), None]
+    "color",
+    ["white", (1, 2), (1, 2, 3, 4), (1, 2, 256), (-1, 0, 0), (1.0, 2, 3), (True, 0, 0), None],
 )
 def test_a_background_is_three_levels(color: Any) -> None:
     with pytest.raises(ValueError, match="three ints from 0 to 255"):
@@ -330,7 +333,6 @@ def test_fits_is_off_unless_asked() -> None:
     with pytest.raises(MediaError):
         ImageMediaIO().load_bytes(data)
     assert ImageMediaIO(formats=["FITS"]).load_bytes(data).size == (1, 1)
-
 
 
 def test_a_mode_that_does_not_convert_is_an_error_of_ours() -> None:

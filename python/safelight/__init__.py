@@ -95,8 +95,6 @@ _LAZY = {
 }
 
 __all__ = [
-    "MEDIA_CONNECTOR_REGISTRY",
-    "MULTIMODAL_REGISTRY",
     "BaseMultiModalProcessor",
     "BlockedURLError",
     "CacheMissError",
@@ -112,6 +110,8 @@ __all__ = [
     "ImageMediaIO",
     "ImageProcessorItems",
     "LimitError",
+    "MEDIA_CONNECTOR_REGISTRY",
+    "MULTIMODAL_REGISTRY",
     "MediaCache",
     "MediaConnector",
     "MediaDecodeJob",
@@ -162,4 +162,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return list(__all__)

@@ -20,7 +20,7 @@ class _Budget:
     __slots__ = ("_lock", "_max_bytes", "_used")
 
     _noun: ClassVar[str]
-    _error: ClassVar[type[LimitError] | type[PayloadTooLargeError]]
+    _error: ClassVar[type[LimitError | PayloadTooLargeError]]
 
     def __init__(self, max_bytes: int) -> None:
         if max_bytes < 0:

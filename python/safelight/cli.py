@@ -140,7 +140,8 @@ def _render(options: argparse.Namespace) -> int:
     _print_table(TABLE_HEADER, table_rows(rendered))
     for path, result in zip(options.chats, rendered, strict=True):
         stages = " · ".join(
-            f"{stage} {seconds * 1000:.1f} ms" for stage, seconds in result.timing.stage_secs.items()
+            f"{stage} {seconds * 1000:.1f} ms"
+            for stage, seconds in result.timing.stage_secs.items()
         )
         print(f"{path}: {len(result.inputs['prompt_token_ids'])} tokens; {stages}")
     return 0

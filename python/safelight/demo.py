@@ -96,7 +96,7 @@ def _conversation() -> Iterator[_Turn]:
 
 
 def _draw_images() -> Iterator[tuple[str, bytes]]:
-    """Yield images of the kinds that clients send: a photo turned by EXIF, alpha, lossy, palette."""
+    """Yield images as clients send them: a photo turned by EXIF, alpha, lossy, palette."""
     rng = np.random.default_rng(0)
     rows, columns = np.mgrid[0:768, 0:1024]
     waves = np.stack([rows / 3, columns / 4, (rows + columns) / 7], axis=-1)

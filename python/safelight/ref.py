@@ -40,7 +40,16 @@ class MediaRef(Generic[T]):
         charge: What this ref holds of its request's decode budget.
     """
 
-    __slots__ = ("__weakref__", "_charge", "_data", "_deferred", "_header", "_key", "_memo", "_spec")
+    __slots__ = (
+        "__weakref__",
+        "_charge",
+        "_data",
+        "_deferred",
+        "_header",
+        "_key",
+        "_memo",
+        "_spec",
+    )
 
     def __init__(
         self,

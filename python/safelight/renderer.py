@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from safelight.budget import DecodedBudget, DownloadBudget
 from safelight.cache.processor import MultiModalProcessorOnlyCache
@@ -86,7 +86,9 @@ class Renderer:
         self.enable_prefix_caching = enable_prefix_caching
         self.max_decoded_bytes = max_decoded_bytes
         self.max_download_bytes = max_download_bytes
-        self._worker = ThreadPoolExecutor(1, "safelight-processor", initializer=_limit_torch_threads)
+        self._worker = ThreadPoolExecutor(
+            1, "safelight-processor", initializer=_limit_torch_threads
+        )
         self._closer = ThreadPoolExecutor(1, "safelight-closer")
 
     def close(self) -> None:
@@ -94,7 +96,7 @@ class Renderer:
         self._worker.shutdown()
         self._closer.shutdown()
 
-    def __enter__(self) -> Renderer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from safelight.cache.media import MediaCache
+
 from safelight.inputs.fields import MultiModalKwargsItem
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class MultiModalProcessorOnlyCache:
         return entry
 
     def put(self, fingerprint: bytes, mm_hash: str, entry: ProcessorCacheEntry) -> None:
-        """Keep an entry, evicting the least recently used ones; one over `max_bytes` is not kept."""
+        """Keep an entry, evicting the least recently used; one over `max_bytes` is not kept."""
         self._entries.put(_key(fingerprint, mm_hash), entry, entry.nbytes)
 
     def invalidate(self, fingerprint: bytes, mm_hash: str) -> None:

@@ -11,6 +11,7 @@ import io
 import uuid
 from collections.abc import Collection, Sequence
 from functools import partial
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
 
@@ -86,7 +87,7 @@ class ImageMediaIO(MediaIO[Image.Image]):
         self.decoded_budget = decoded_budget
         self.formats = tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats)
         self.use_image_id = use_image_id
-        settings = {
+        settings: dict[str, Any] = {
             "image_mode": image_mode,
             "rgba_background_color": self.rgba_background_color,
         }

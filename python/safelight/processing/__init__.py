@@ -8,8 +8,8 @@ from safelight.processing.state import MultiModalApplyState
 from safelight.processing.timing import TimingContext
 
 __all__ = [
-    "MULTIMODAL_REGISTRY",
     "BaseMultiModalProcessor",
+    "MULTIMODAL_REGISTRY",
     "MultiModalApplyState",
     "ProcessingInfo",
     "PromptReplacement",

@@ -6,7 +6,7 @@ overridden by the server's options, overridden by the request's where the operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -136,7 +136,8 @@ class ProcessingInfo:
             raise RequestError("media_io_kwargs are not accepted from requests")
         server_kwargs = self.media_io_kwargs.get(modality)
         kwargs = media_io.merge_kwargs(server_kwargs, media_io_kwargs)
+        make: Callable[..., MediaIO[Any]] = media_io  # each modality has options of its own
         try:
-            return media_io(**kwargs, decoded_budget=decoded_budget)
+            return make(**kwargs, decoded_budget=decoded_budget)
         except (TypeError, ValueError) as error:
             raise RequestError(f"media_io_kwargs of {modality} are not valid") from error

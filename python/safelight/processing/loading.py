@@ -131,11 +131,10 @@ def _without_video(processor_class: Any) -> Any:
     def check_argument_for_proper_class(self: Any, argument_name: str, argument: Any) -> Any:
         if argument_name == "video_processor" and argument is None:
             return None
-        return super(image_only, self).check_argument_for_proper_class(argument_name, argument)
+        return processor_class.check_argument_for_proper_class(self, argument_name, argument)
 
-    image_only = type(
+    return type(
         processor_class.__name__,
         (processor_class,),
         {"check_argument_for_proper_class": check_argument_for_proper_class},
     )
-    return image_only

@@ -323,9 +323,7 @@ class BaseMultiModalProcessor(ABC):
         for modality, items in state.items.items():
             of_modality = [entries[modality, index] for index in range(items.get_count())]
             kwargs[modality] = [entry.item for entry in of_modality]
-            updates[modality] = [
-                update for entry in of_modality for update in entry.prompt_updates
-            ]
+            updates[modality] = [update for entry in of_modality for update in entry.prompt_updates]
         with state.timing.record("tokenize"):
             token_ids = self._tokenize(state.inputs.prompt)
         with state.timing.record("expand"):
@@ -368,8 +366,7 @@ def _require_media(state: MultiModalApplyState, position: _Position) -> None:
     """Refuse an item that came as a UUID alone and that no cache holds."""
     if state.items[position.modality].get_raw(position.index) is None:
         raise RequestError(
-            f"{position.modality} {position.index} has a uuid but no media, "
-            "and no cache holds it"
+            f"{position.modality} {position.index} has a uuid but no media, and no cache holds it"
         )
 
 

@@ -26,13 +26,9 @@ class MultiModalRegistry:
     """Families by the class name of the transformers processor that they serve."""
 
     def __init__(self) -> None:
-        self._families: dict[
-            str, tuple[type[BaseMultiModalProcessor], type[ProcessingInfo]]
-        ] = {}
+        self._families: dict[str, tuple[type[BaseMultiModalProcessor], type[ProcessingInfo]]] = {}
 
-    def register_processor(
-        self, *class_names: str, info: type[ProcessingInfo]
-    ) -> Callable[[P], P]:
+    def register_processor(self, *class_names: str, info: type[ProcessingInfo]) -> Callable[[P], P]:
         """Return a decorator that makes a family serve the processors named `class_names`."""
 
         def register(family: P) -> P:

@@ -35,7 +35,16 @@ class MultiModalApplyState:
         decodes: Every decode submitted for the request.
     """
 
-    __slots__ = ("_drained", "_is_closed", "_forks", "decodes", "hashes", "inputs", "items", "timing")
+    __slots__ = (
+        "_drained",
+        "_forks",
+        "_is_closed",
+        "decodes",
+        "hashes",
+        "inputs",
+        "items",
+        "timing",
+    )
 
     def __init__(self, inputs: ProcessorInputs, timing: TimingContext) -> None:
         self.inputs = inputs

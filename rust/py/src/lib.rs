@@ -11,8 +11,8 @@ mod digest;
 mod error;
 mod fork;
 mod key;
-mod pool;
 mod payload;
+mod pool;
 mod probe;
 mod spec;
 

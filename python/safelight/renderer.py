@@ -241,9 +241,12 @@ class Renderer:
             await _finish(phase2)
             return phase2.result()
         finally:
-            if phase1.done() and not phase1.cancelled() and phase1.exception() is None:
-                # Closing waits for decodes that a cancellation left running: not on the loop.
-                await _finish(self._closer.submit(phase1.result().close))
+            # A request that got through has closed its state in phase 2.
+            if not phase1.cancelled() and phase1.exception() is None:
+                state = phase1.result()
+                if not state.is_closed:
+                    # Closing waits for decodes that are still running: not on the loop.
+                    await _finish(self._closer.submit(state.close))
 
 
 async def _finish(work: Future[Any]) -> None:

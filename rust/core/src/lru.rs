@@ -196,37 +196,32 @@ impl<V> Lru<V> {
             let replaced = held.map(|index| self.take(index));
             return Insert::Refused { value, replaced };
         }
-        match held {
-            Some(index) => {
-                let pinned = self.node(index).pins > 0;
-                if !pinned {
-                    self.unlink(index);
-                }
-                let node = self.node_mut(index);
-                let replaced = node.value.replace(value);
-                let before = std::mem::replace(&mut node.weight, weight);
-                // Without its own old weight the sum is at most the bound; adding one weight that
-                // fits cannot pass `u64::MAX` only if the eviction comes first.
-                self.bytes -= before;
-                let evicted = self.make_room(weight);
-                self.bytes += weight;
-                if pinned {
-                    self.pinned_bytes = self.pinned_bytes - before + weight;
-                } else {
-                    self.link_newest(index);
-                }
-                Insert::Stored { replaced, evicted }
-            }
-            None => {
-                let evicted = self.make_room(weight);
-                let index = self.place(key, value, weight);
-                self.link_newest(index);
-                Insert::Stored {
-                    replaced: None,
-                    evicted,
-                }
-            }
+        let Some(index) = held else {
+            let evicted = self.make_room(weight);
+            let index = self.place(key, value, weight);
+            self.link_newest(index);
+            return Insert::Stored {
+                replaced: None,
+                evicted,
+            };
+        };
+        let pinned = self.node(index).pins > 0;
+        if !pinned {
+            // Out of the order first, so that it cannot be evicted for its own sake.
+            self.unlink(index);
         }
+        let node = self.node_mut(index);
+        let replaced = node.value.replace(value);
+        let before = std::mem::replace(&mut node.weight, weight);
+        self.bytes -= before;
+        let evicted = self.make_room(weight);
+        self.bytes += weight;
+        if pinned {
+            self.pinned_bytes = others_pinned + weight;
+        } else {
+            self.link_newest(index);
+        }
+        Insert::Stored { replaced, evicted }
     }
 
     /// Remove `key`, pinned or not, and hand its value back.

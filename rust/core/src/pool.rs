@@ -281,14 +281,11 @@ impl Pool {
         let Ok(mut state) = self.shared.open() else {
             return;
         };
-        let place = state.queues[Priority::Background as usize]
-            .iter()
-            .position(|job| Arc::ptr_eq(&job.task, task));
-        if let Some(place) = place {
-            if let Some(mut job) = state.queues[Priority::Background as usize].remove(place) {
-                job.priority = Priority::Foreground;
-                state.push(job);
-            }
+        let queue = &mut state.queues[Priority::Background as usize];
+        let place = queue.iter().position(|job| Arc::ptr_eq(&job.task, task));
+        if let Some(mut job) = place.and_then(|place| queue.remove(place)) {
+            job.priority = Priority::Foreground;
+            state.push(job);
         }
     }
 
@@ -460,13 +457,12 @@ impl Shared {
     fn work(&self) {
         let mut job = self.next();
         while let Some(taken) = job {
-            job = match (&self.options.host, taken.hosted) {
-                (Some(host), true) => self.run_hosted(host, taken),
-                _ => {
-                    taken.task.run();
-                    drop(taken);
-                    self.next()
-                }
+            job = if let Some(host) = self.options.host.as_ref().filter(|_| taken.hosted) {
+                self.run_hosted(host, taken)
+            } else {
+                taken.task.run();
+                drop(taken);
+                self.next()
             };
         }
     }

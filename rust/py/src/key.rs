@@ -1,10 +1,13 @@
 //! `derive_media_key` and its batch form.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use safelight_core::key;
 
 use crate::payload::Payload;
+use crate::pool::media_pool;
 use crate::spec::PyCanonicalSpec;
 
 /// Payloads of this size and above are hashed with the interpreter released. Below it, handing
@@ -33,13 +36,18 @@ pub(crate) fn derive_media_keys<'py>(
     py: Python<'py>,
     payloads: Vec<Payload>,
     spec: PyRef<'py, PyCanonicalSpec>,
-) -> Vec<Bound<'py, PyBytes>> {
-    let canonical = spec.as_bytes(py).to_vec();
-    let keys: Vec<key::Key> = py.detach(|| {
-        payloads
-            .iter()
-            .map(|payload| key::derive(payload, &canonical))
-            .collect()
-    });
-    keys.iter().map(|key| PyBytes::new(py, key)).collect()
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let total: usize = payloads.iter().map(|payload| payload.len()).sum();
+    let keys = if total < DETACH_BYTES {
+        key::derive_all(&payloads, spec.as_bytes(py))
+    } else {
+        let canonical = spec.as_bytes(py).to_vec();
+        if total < key::SPREAD_BYTES {
+            py.detach(|| key::derive_all(&payloads, &canonical))
+        } else {
+            let pool = Arc::clone(media_pool(py)?.get().pool());
+            py.detach(|| key::derive_spread(&pool, payloads, &canonical))
+        }
+    };
+    Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
 }

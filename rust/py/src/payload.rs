@@ -37,3 +37,9 @@ impl Deref for Payload {
         }
     }
 }
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

@@ -28,9 +28,6 @@ const SIGNAL_SLICE: Duration = Duration::from_millis(50);
 /// Beyond this many threads decodes compete for memory bandwidth, not for cores.
 const DEFAULT_MAX_THREADS: usize = 8;
 
-/// Jobs that may wait in a pool's queue unless its maker says otherwise.
-const DEFAULT_MAX_QUEUE: usize = 1024;
-
 /// A Python value owned by the core, which copies it by counting a reference.
 pub(crate) struct Object(pub(crate) Py<PyAny>);
 
@@ -306,7 +303,7 @@ fn default_threads(py: Python<'_>) -> PyResult<usize> {
 #[pymethods]
 impl PyPool {
     #[new]
-    #[pyo3(signature = (max_threads=None, *, max_queue=DEFAULT_MAX_QUEUE, name="safelight-media"))]
+    #[pyo3(signature = (max_threads=None, *, max_queue=1024, name="safelight-media"))]
     fn new(
         py: Python<'_>,
         max_threads: Option<usize>,

@@ -1,4 +1,4 @@
-"""`decode_base64`: what every strict decoder gives, straight from the buffer, off the interpreter."""
+"""`decode_base64`: what every strict decoder gives, straight from the buffer."""
 
 from __future__ import annotations
 

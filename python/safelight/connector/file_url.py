@@ -77,10 +77,10 @@ def _path(url: str) -> bytes:
     """The absolute path that `url` means, decoded once."""
     rest = url[len("file:") :]
     if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
+        host, slash, rest = rest[2:].partition("/")
         if host:
             raise BlockedURLError("file URL must not name a host")
-        rest = slash + path
+        rest = slash + rest
     if not rest.startswith("/"):
         raise BlockedURLError("file URL must have an absolute path")
     if "?" in rest or "#" in rest:

@@ -10,6 +10,7 @@ import pybase64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from safelight._safelight import decode_base64
 from safelight.errors import DecodeError
 

@@ -6,6 +6,7 @@ import base64
 
 import pybase64
 import pytest
+
 from comparison import Comparison
 from safelight._safelight import decode_base64
 

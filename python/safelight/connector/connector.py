@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,8 +26,10 @@ from safelight.errors import (
     FetchError,
     MediaError,
     PayloadTooLargeError,
+    RequestError,
     SafelightError,
 )
+from safelight.executor import media_pool, media_pool_wait
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ __all__ = ["MediaConnector"]
 T = TypeVar("T")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):", re.ASCII)
+_HTTP = "safelight.connector.http"
 _DEFAULT_MAX_BYTES = 256 << 20
 _DEFAULT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 5.0
@@ -112,20 +116,23 @@ class MediaConnector:
             FetchError: It, or a subclass: the bytes could not be had, or must not be.
             MediaError: The decoder refuses them.
         """
-        return self._load([media_io or self._image_io()], url, _IMAGE_TIMEOUT_S)[0]
+        return self._load([media_io or self._make_image_io()], url, _IMAGE_TIMEOUT_S)[0]
 
     async def fetch_image_async(
         self, url: str, media_io: MediaIO[Any] | None = None
     ) -> MediaRef[Any]:
-        """Return a ref to the image at `url`, as `fetch_image`, with nothing of size on the loop."""
-        return (await self._load_async([media_io or self._image_io()], url, _IMAGE_TIMEOUT_S))[0]
+        """As `fetch_image`, with nothing of size on the event loop."""
+        media_ios = [media_io or self._make_image_io()]
+        return (await self._load_async(media_ios, url, _IMAGE_TIMEOUT_S))[0]
 
-    def _image_io(self) -> MediaIO[Any]:
+    def _make_image_io(self) -> MediaIO[Any]:
         from safelight.media.image import ImageMediaIO
 
-        kwargs = dict(self._media_io_kwargs.get("image", {}))
-        kwargs.setdefault("decoded_budget", self._decoded_budget)
-        return ImageMediaIO(**kwargs)
+        options = {"decoded_budget": self._decoded_budget, **self._media_io_kwargs.get("image", {})}
+        try:
+            return ImageMediaIO(**options)
+        except (TypeError, ValueError):
+            raise RequestError("media_io_kwargs has an image option that is not valid") from None
 
     # --- any modality ---
 
@@ -145,7 +152,7 @@ class MediaConnector:
     async def load_from_url_async(
         self, url: str, media_io: MediaIO[T], *, timeout_s: float | None = None
     ) -> MediaRef[T]:
-        """Return a ref to what is at `url`, as `load_from_url`, with nothing of size on the loop."""
+        """As `load_from_url`, with nothing of size on the event loop."""
         return (await self._load_async([media_io], url, timeout_s))[0]
 
     def load_refs_from_url(
@@ -164,7 +171,7 @@ class MediaConnector:
     async def load_refs_from_url_async(
         self, url: str, media_ios: Sequence[MediaIO[Any]], *, timeout_s: float | None = None
     ) -> list[MediaRef[Any]]:
-        """Return one ref per decoder, as `load_refs_from_url`, with nothing of size on the loop."""
+        """As `load_refs_from_url`, with nothing of size on the event loop."""
         return await self._load_async(media_ios, url, timeout_s)
 
     # --- roads ---
@@ -176,8 +183,7 @@ class MediaConnector:
             if _scheme(url) not in ("http", "https"):
                 return self._load_local(media_ios, url)
             download = self._download(media_ios, url)
-            http = _http()
-            fetcher = http.get_sync_fetcher(self._get_network(), self._allow_private_addresses)
+            fetcher = _http().get_sync_fetcher(self._get_network(), self._allow_private_addresses)
             payload = fetcher.fetch(download, Deadline(self._get_timeout_s(timeout_s)))
             return self._load_downloaded(media_ios, download, payload)
 
@@ -188,6 +194,9 @@ class MediaConnector:
             if _scheme(url) not in ("http", "https"):
                 return await _off_loop(partial(self._load_local, media_ios, url))
             deadline = Deadline(self._get_timeout_s(timeout_s))
+            if _HTTP not in sys.modules:
+                # Loading the client and the certificates takes a tenth of a second.
+                await _off_loop(lambda: _http() and self._get_network().ssl_context())
             download = self._download(media_ios, url)
             fetcher = await _http().get_async_fetcher(
                 self._get_network(), self._allow_private_addresses
@@ -329,5 +338,14 @@ def _only_ours() -> Iterator[None]:
 
 
 async def _off_loop(call: Callable[[], T]) -> T:
-    """Run `call` where it does not hold up the event loop."""
-    return await asyncio.to_thread(call)
+    """Run `call` on the media pool, so that nothing of size holds up the event loop.
+
+    A cancelled caller withdraws it if it has not begun, and does not wait for it otherwise.
+    """
+    job = media_pool().submit(call)
+    try:
+        await media_pool_wait([job])
+    except asyncio.CancelledError:
+        job.cancel()
+        raise
+    return job.result()

@@ -39,7 +39,10 @@ class FileRoot:
     __slots__ = ("_root",)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        root = os.fsencode(os.path.realpath(path))
+        try:
+            root = os.fsencode(os.path.realpath(path))
+        except ValueError:  # a null character
+            root = b""
         if not os.path.isdir(root):
             raise RequestError("allowed_local_media_path is not an existing folder")
         self._root = root
@@ -53,7 +56,11 @@ class FileRoot:
             PayloadTooLargeError: The file is over `max_bytes`.
             FetchError: The file cannot be read, or changes while it is.
         """
-        resolved = os.path.realpath(_path(url))
+        path = _path(url)
+        try:
+            resolved = os.path.realpath(path)
+        except OSError:  # exchanged while it was resolved
+            raise BlockedURLError("file cannot be opened") from None
         root = self._root.rstrip(b"/") + b"/"
         if not resolved.startswith(root) or _is_kernel_view(resolved):
             raise BlockedURLError("file is outside allowed_local_media_path")
@@ -77,10 +84,10 @@ def _path(url: str) -> bytes:
     """The absolute path that `url` means, decoded once."""
     rest = url[len("file:") :]
     if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
+        host, slash, rest = rest[2:].partition("/")
         if host:
             raise BlockedURLError("file URL must not name a host")
-        rest = slash + path
+        rest = slash + rest
     if not rest.startswith("/"):
         raise BlockedURLError("file URL must have an absolute path")
     if "?" in rest or "#" in rest:

@@ -204,31 +204,43 @@ class AsyncFetcher:
 
 _Key = tuple[Network, bool]
 
-_lock = threading.Lock()
-_sync_fetchers: dict[_Key, SyncFetcher] = {}
-_async_fetchers: dict[
-    asyncio.AbstractEventLoop, dict[_Key, tuple[AsyncFetcher, AsyncIterator[None]]]
-] = {}
+
+class _Shared:
+    """The fetchers of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sync: dict[_Key, SyncFetcher] = {}
+        # The generator is what the loop closes when it shuts down; see `_lifetime`.
+        self.by_loop: dict[
+            asyncio.AbstractEventLoop, dict[_Key, tuple[AsyncFetcher, AsyncIterator[None]]]
+        ] = {}
+
+    def close(self) -> None:
+        for fetcher in list(self.sync.values()):
+            fetcher.close()
+
+
+_shared = _Shared()
 
 
 def get_sync_fetcher(network: Network, allow_private: bool) -> SyncFetcher:
     """Return the fetcher that all threads share."""
-    with _lock:
-        fetcher = _sync_fetchers.get((network, allow_private))
-        if fetcher is None:
-            fetcher = SyncFetcher(network, allow_private)
-            _sync_fetchers[network, allow_private] = fetcher
-    return fetcher
+    key = (network, allow_private)
+    with _shared.lock:
+        if key not in _shared.sync:
+            _shared.sync[key] = SyncFetcher(network, allow_private)
+        return _shared.sync[key]
 
 
 async def get_async_fetcher(network: Network, allow_private: bool) -> AsyncFetcher:
     """Return the fetcher of the running loop; it is closed when the loop shuts down."""
     loop = asyncio.get_running_loop()
     key = (network, allow_private)
-    with _lock:
-        for other in [other for other in _async_fetchers if other.is_closed()]:
-            del _async_fetchers[other]
-        known = _async_fetchers.setdefault(loop, {})
+    with _shared.lock:
+        for other in [other for other in _shared.by_loop if other.is_closed()]:
+            del _shared.by_loop[other]
+        known = _shared.by_loop.setdefault(loop, {})
     if key not in known:
         fetcher = AsyncFetcher(network, allow_private)
         lifetime = _lifetime(loop, fetcher)
@@ -242,24 +254,16 @@ async def _lifetime(loop: asyncio.AbstractEventLoop, fetcher: AsyncFetcher) -> A
     try:
         yield
     finally:
-        with _lock:
-            _async_fetchers.pop(loop, None)
+        with _shared.lock:
+            _shared.by_loop.pop(loop, None)
         await fetcher.close()
-
-
-def _close_at_exit() -> None:
-    for fetcher in list(_sync_fetchers.values()):
-        fetcher.close()
 
 
 def _forget_after_fork() -> None:
     # The sockets are the parent's: two processes must not read from one.
-    global _lock
-    _lock = threading.Lock()
-    _sync_fetchers.clear()
-    _async_fetchers.clear()
+    _shared.__init__()  # type: ignore[misc]
 
 
-atexit.register(_close_at_exit)
+atexit.register(lambda: _shared.close())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from ipaddress import IPv6Address
 from typing import NamedTuple
 
 import httpx2
@@ -108,9 +109,10 @@ def _check_authority(authority: str) -> None:
 
 def _checked(parsed: httpx2.URL, *, is_ascii: bool) -> HTTPURL:
     host = parsed.raw_host.decode("ascii").removesuffix(".")
-    labels = host.split(".")
-    if ":" not in host and (
-        len(host) > _MAX_HOST or any(not 0 < len(label) <= _MAX_LABEL for label in labels)
+    if ":" in host:
+        host = str(IPv6Address(host))
+    elif len(host) > _MAX_HOST or not all(
+        0 < len(label) <= _MAX_LABEL for label in host.split(".")
     ):
         raise BlockedURLError("URL has a malformed host")
     # Other scripts' digits and dots become ASCII ones on the way: no name of theirs is a number.
@@ -148,8 +150,11 @@ class AllowedDomains:
 
 
 def _host(domain: str) -> str:
+    is_address = domain.count(":") > 1
     try:
-        bracketed = f"[{domain}]" if domain.count(":") > 1 and domain[0] != "[" else domain
+        if any(mark in domain for mark in "/?#") or (":" in domain and not is_address):
+            raise BlockedURLError("not a host")
+        bracketed = f"[{domain}]" if is_address and domain[0] != "[" else domain
         return parse_http_url(f"http://{bracketed}/").host
     except BlockedURLError:
         raise RequestError("allowed_media_domains has an entry that is not a host") from None

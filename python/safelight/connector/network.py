@@ -243,7 +243,7 @@ def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
     def run() -> None:
         try:
             outcome.append(call())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again on the thread that waits
             outcome.append(error)
 
     thread = threading.Thread(target=run, name="safelight-resolve", daemon=True)

@@ -80,7 +80,8 @@ class Turns:
                     waiters.popleft()
                 if waiters and self._is_free(host):
                     self._take(host)
-                    waiters.popleft().set_result(None)
+                    waiter = waiters.popleft()
+                    waiter.set_result(None)
                     self._waiting.move_to_end(owner)
                     return True
                 if not waiters:

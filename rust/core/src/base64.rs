@@ -3,15 +3,18 @@
 //! Owns the verdict on every malformed text, so that whoever sent it can mend it. Must never
 //! repeat the text: an error names the fault and its position only.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use base64_simd::{Out, STANDARD};
 
 use crate::error::{Error, Result};
 
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// The exact number of bytes that well-formed `text` decodes to, from its length and padding.
 ///
-/// Says nothing about the characters in between, so [`decode_into`] can still refuse them.
+/// Says nothing about the characters in between, so [`decode`] can still refuse them.
 pub fn decoded_len(text: &[u8]) -> Result<usize> {
     if !text.len().is_multiple_of(4) {
         return Err(fault(text));
@@ -24,26 +27,30 @@ pub fn decoded_len(text: &[u8]) -> Result<usize> {
     Ok(text.len() / 4 * 3 - padding)
 }
 
-/// Decode `text` into `out`, which has the length that [`decoded_len`] gives, and return it filled.
+/// Decode `text` into `out`, which has the length that [`decoded_len`] gives; return it, filled.
 ///
-/// Nothing of `out` may be read after an error.
+/// Bits that the padding leaves unused are ignored, as other decoders in use do.
 pub fn decode_into<'out>(text: &[u8], out: &'out mut [MaybeUninit<u8>]) -> Result<&'out mut [u8]> {
     STANDARD
-        .decode(text, Out::from_uninit_slice(out))
+        .decode(&without_unused_bits(text), Out::from_uninit_slice(out))
         .map_err(|_| fault(text))
 }
 
-/// Decode `text` into a vector.
-pub fn decode(text: &[u8]) -> Result<Vec<u8>> {
-    let length = decoded_len(text)?;
-    let mut decoded = Vec::new();
-    decoded
-        .try_reserve_exact(length)
-        .map_err(|_| Error::malformed("base64 is longer than memory"))?;
-    STANDARD
-        .decode_append(text, &mut decoded)
-        .map_err(|_| fault(text))?;
-    Ok(decoded)
+/// `text` with zeros for the bits that its padding leaves unused, which the decoder demands.
+fn without_unused_bits(text: &[u8]) -> Cow<'_, [u8]> {
+    let (position, unused) = match text {
+        [.., _, b'=', b'='] => (text.len() - 3, 0b1111),
+        [.., _, b'='] => (text.len() - 2, 0b11),
+        _ => return Cow::Borrowed(text),
+    };
+    match ALPHABET.iter().position(|&data| data == text[position]) {
+        Some(value) if value & unused != 0 => {
+            let mut text = text.to_vec();
+            text[position] = ALPHABET[value & !unused];
+            Cow::Owned(text)
+        }
+        _ => Cow::Borrowed(text),
+    }
 }
 
 /// What is wrong with `text`, which did not decode.
@@ -85,15 +92,138 @@ fn padding_fault(text: &[u8]) -> String {
         1 => return "base64 is cut short: its last group has one character".to_owned(),
         group => 4 - group,
     };
-    match padding.cmp(&wanted) {
-        std::cmp::Ordering::Less => "base64 has missing padding".to_owned(),
-        std::cmp::Ordering::Greater => {
-            format!("base64 has too much padding at position {}", data + wanted)
-        }
-        std::cmp::Ordering::Equal => "base64 has unused bits that are not zero".to_owned(),
+    if padding < wanted {
+        return "base64 has missing padding".to_owned();
     }
+    format!("base64 has too much padding at position {}", data + wanted)
 }
 
 fn is_data(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// RFC 4648 section 4, one group at a time.
+    fn encode(data: &[u8]) -> Vec<u8> {
+        let mut text = Vec::new();
+        for group in data.chunks(3) {
+            let mut bits = 0_usize;
+            for index in 0..3 {
+                bits = bits << 8 | usize::from(*group.get(index).unwrap_or(&0));
+            }
+            for index in 0..4 {
+                text.push(if index <= group.len() {
+                    ALPHABET[bits >> (18 - 6 * index) & 63]
+                } else {
+                    b'='
+                });
+            }
+        }
+        text
+    }
+
+    fn decoded(text: &[u8]) -> Result<Vec<u8>> {
+        let mut out = vec![MaybeUninit::uninit(); decoded_len(text)?];
+        decode_into(text, &mut out).map(|data| data.to_vec())
+    }
+
+    fn message(text: &[u8]) -> String {
+        decoded(text).expect_err("malformed").message().to_owned()
+    }
+
+    #[test]
+    fn every_length_comes_back() {
+        let data: Vec<u8> = (0..5_000).map(|index| (index * 31 >> 3) as u8).collect();
+        for length in (0..200).chain(4_900..5_000) {
+            let text = encode(&data[..length]);
+            assert_eq!(decoded_len(&text), Ok(length));
+            assert_eq!(decoded(&text).as_deref(), Ok(&data[..length]), "{length}");
+        }
+    }
+
+    #[test]
+    fn every_byte_outside_the_alphabet_is_found_at_every_place() {
+        let text = encode(&[0x5A; 150]);
+        for position in [0, 1, 31, 32, 127, 128, 196, 199] {
+            for byte in (0..=255).filter(|&byte| !is_data(byte) && byte != b'=') {
+                let mut broken = text.clone();
+                broken[position] = byte;
+                let found = message(&broken);
+                assert!(
+                    found.ends_with(&format!("at position {position}")),
+                    "{byte}: {found}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_fault_has_a_name() {
+        for (text, what) in [
+            (&b"YWJj\nZGVm"[..], "base64 has a line break at position 4"),
+            (b"YWJj\r\n", "base64 has a line break at position 4"),
+            (
+                b"YW c",
+                "base64 has a space (a '+' that was lost?) at position 2",
+            ),
+            (b"YW\tc", "base64 has a tab at position 2"),
+            (
+                b"-_A=",
+                "base64 has a character of the url-safe alphabet at position 0",
+            ),
+            (b"YWI%3D", "base64 has percent-encoding at position 3"),
+            (b"*YWJ", "base64 has a stray character at position 0"),
+            (b"\xff\xfeYW", "base64 has a stray character at position 0"),
+            (b"YWI", "base64 has missing padding"),
+            (b"YQ=", "base64 has missing padding"),
+            (
+                b"YWJjY",
+                "base64 is cut short: its last group has one character",
+            ),
+            (
+                b"Y===",
+                "base64 is cut short: its last group has one character",
+            ),
+            (b"YWI==", "base64 has too much padding at position 4"),
+            (b"====", "base64 has too much padding at position 0"),
+            (b"YQ==YQ==", "base64 has data after padding at position 4"),
+            (b"YWI=YWJj", "base64 has data after padding at position 4"),
+        ] {
+            assert_eq!(message(text), what);
+        }
+    }
+
+    #[test]
+    fn unused_bits_are_ignored() {
+        for text in [&b"YQ=="[..], b"YR==", b"Yf=="] {
+            assert_eq!(decoded(text).as_deref(), Ok(&b"a"[..]));
+        }
+        assert_eq!(decoded(b"YWJjYWL=").as_deref(), Ok(&b"abcab"[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_comes_back(data in proptest::collection::vec(any::<u8>(), 0..600)) {
+            prop_assert_eq!(decoded(&encode(&data)), Ok(data));
+        }
+
+        #[test]
+        fn any_text_either_encodes_back_or_is_refused(
+            text in proptest::collection::vec(prop_oneof![
+                9 => proptest::sample::select(&ALPHABET[..]), 1 => any::<u8>(), 1 => Just(b'='),
+            ], 0..80)
+        ) {
+            if let Ok(data) = decoded(&text) {
+                // The last group may differ in its unused bits only.
+                let again = encode(&data);
+                prop_assert_eq!(again.len(), text.len());
+                let kept = text.len().saturating_sub(4);
+                prop_assert_eq!(&again[..kept], &text[..kept]);
+            }
+        }
+    }
 }

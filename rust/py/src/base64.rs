@@ -26,19 +26,16 @@ pub(crate) fn decode_base64<'py>(
     data: &Bound<'py, PyAny>,
     start: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    match data.cast::<PyString>() {
-        Ok(text) => {
-            // A lone surrogate is a stray character like any other; its error would quote it.
-            let Ok(text) = PyBackedStr::try_from(text.clone()) else {
-                return Err(decode_error("base64 has a stray character"));
-            };
-            let offset = byte_offset(&text, start).ok_or_else(past_the_end)?;
-            decode(py, &text.as_bytes()[offset..])
-        }
-        Err(_) => {
-            let data: PyBackedBytes = data.extract()?;
-            decode(py, data.get(start..).ok_or_else(past_the_end)?)
-        }
+    if let Ok(text) = data.cast::<PyString>() {
+        // A lone surrogate is a stray character like any other; its error would quote it.
+        let Ok(text) = PyBackedStr::try_from(text.clone()) else {
+            return Err(decode_error("base64 has a stray character"));
+        };
+        let offset = byte_offset(&text, start).ok_or_else(past_the_end)?;
+        decode(py, &text.as_bytes()[offset..])
+    } else {
+        let data: PyBackedBytes = data.extract()?;
+        decode(py, data.get(start..).ok_or_else(past_the_end)?)
     }
 }
 
@@ -48,31 +45,28 @@ fn past_the_end() -> PyErr {
 
 /// Where character `start` of `text` begins, in bytes.
 fn byte_offset(text: &str, start: usize) -> Option<usize> {
+    // No character is shorter than a byte.
     let prefix = text.as_bytes().get(..start)?;
     if prefix.is_ascii() {
         return Some(start);
     }
-    let mut ends = text.char_indices().map(|(offset, _)| offset);
-    ends.nth(start)
+    let starts = text.char_indices().map(|(offset, _)| offset);
+    starts.chain([text.len()]).nth(start)
 }
 
 fn decode<'py>(py: Python<'py>, text: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let length = base64::decoded_len(text).map_err(refused)?;
     let decoded = uninit_bytes(py, length)?;
-    let pointer = decoded
-        .as_bytes()
-        .as_ptr()
-        .cast_mut()
-        .cast::<MaybeUninit<u8>>();
+    let pointer = decoded.as_bytes().as_ptr().cast_mut();
     // SAFETY: `decoded` has `length` bytes, nobody else has a reference to it before it is
-    // returned, and only `MaybeUninit` is ever read from it until it is filled.
-    let out = unsafe { std::slice::from_raw_parts_mut(pointer, length) };
-    let result = if text.len() < DETACH_BYTES {
+    // returned, and only `MaybeUninit` is read from it until it is filled.
+    let out = unsafe { std::slice::from_raw_parts_mut(pointer.cast::<MaybeUninit<u8>>(), length) };
+    if text.len() < DETACH_BYTES {
         base64::decode_into(text, out).map(|_| ())
     } else {
         py.detach(|| base64::decode_into(text, out).map(|_| ()))
-    };
-    result.map_err(refused)?;
+    }
+    .map_err(refused)?;
     Ok(decoded)
 }
 

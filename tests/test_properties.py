@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from safelight import DecodeSpec, MediaRef, MultiModalHasher, ReleasedError, derive_media_key
 
 
-class DrawnFailure(Exception):
+class DrawnError(Exception):
     """What a drawn decoder raises."""
 
 
@@ -39,7 +39,7 @@ class Media:
             error = self.parent.expected_error()
             if error is not None:
                 return error
-        return DrawnFailure if self.failures else None
+        return DrawnError if self.failures else None
 
     def decode(self) -> None:
         """Follow a decode that was run."""
@@ -87,7 +87,7 @@ class Calls:
     def __call__(self, value: str = "") -> str:
         self.calls += 1
         if self.calls <= self.failures:
-            raise DrawnFailure
+            raise DrawnError
         return self.media.value
 
 

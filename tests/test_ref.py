@@ -111,7 +111,11 @@ def test_what_a_decoder_raises_propagates_unchanged_and_is_forgotten(error: Base
 
 def test_a_decoder_that_asks_for_its_own_media_is_told_so() -> None:
     refs: list[MediaRef[Any]] = []
-    refs.append(MediaRef(lambda: refs[0].decode(), b"x"))
+
+    def decoder() -> Any:
+        return refs[0].decode()
+
+    refs.append(MediaRef(decoder, b"x"))
     refs.append(refs[0].fork())
     with pytest.raises(RuntimeError, match="its own"):
         refs[1].decode()

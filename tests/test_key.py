@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from safelight import DecodeSpec, derive_media_key, derive_media_keys
 
 VECTORS = json.loads((Path(__file__).parent / "data" / "keys.json").read_text())
@@ -113,7 +114,8 @@ def test_keys_are_the_same_in_every_process() -> None:
         "from safelight import DecodeSpec, MultiModalHasher, derive_media_key\n"
         "spec = DecodeSpec({'b': {'y': 2, 'x': [1.5, None]}, 'a': 'é'})\n"
         "print(derive_media_key(b'payload', spec).hex(), hash(spec))\n"
-        "print(MultiModalHasher.hash_kwargs('blake3', item={'b': 1, 'a': [b'x', 2.5, None]}, z='z'))\n"
+        "item = {'b': 1, 'a': [b'x', 2.5, None]}\n"
+        "print(MultiModalHasher.hash_kwargs('blake3', item=item, z='z'))\n"
     )
     answers = {
         subprocess.run(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from safelight import DecodeSpec, SpecError
 
 json_values = st.recursive(
@@ -75,7 +76,7 @@ def test_extending_adds_and_overrides(settings: dict[str, Any], more: dict[str, 
 
 
 def test_extending_takes_any_name() -> None:
-    assert DecodeSpec().extend(**{"self": 1, "settings": 2}).settings == {"self": 1, "settings": 2}
+    assert DecodeSpec().extend(self=1, settings=2).settings == {"self": 1, "settings": 2}
 
 
 @given(settings_dicts)

@@ -45,7 +45,10 @@ class _Budget:
         Raises:
             LimitError: From a `DecodedBudget` that has less than `nbytes` left.
             PayloadTooLargeError: From a `DownloadBudget` that has less than `nbytes` left.
+            ValueError: `nbytes` is negative.
         """
+        if nbytes < 0:
+            raise ValueError(f"a charge must not be negative, not {nbytes}")
         with self._lock:
             used = self._used + nbytes
             if used <= self._max_bytes:
@@ -58,8 +61,14 @@ class _Budget:
         )
 
     def refund(self, nbytes: int) -> None:
-        """Give back `nbytes` of an earlier charge."""
+        """Give back `nbytes` of an earlier charge.
+
+        Raises:
+            ValueError: More than is used, or less than nothing.
+        """
         with self._lock:
+            if not 0 <= nbytes <= self._used:
+                raise ValueError(f"a refund must be from 0 to {self._used}, not {nbytes}")
             self._used -= nbytes
 
     def __repr__(self) -> str:

@@ -61,7 +61,7 @@ class MediaRef(Generic[T]):
         header: object | None = None,
         charge: DecodeCharge | None = None,
     ) -> None:
-        self._data = data if type(data) is bytes else bytes(data)
+        self._data = data if type(data) is bytes else bytes(memoryview(data))
         self._spec = _EMPTY_SPEC if spec is None else spec
         self._key = derive_media_key(self._data, self._spec) if key is None else key
         self._header = header
@@ -103,11 +103,11 @@ class MediaRef(Generic[T]):
         Raises:
             ReleasedError: The ref was released before it was decoded.
         """
+        # Before the memo: a release after a decode must not look like one before it.
+        deferred = self._deferred
         media = self._memo.media
         if media is not _UNDECODED:
             return cast(T, media)
-        # Read once: another thread may release this ref meanwhile.
-        deferred = self._deferred
         if deferred is None:
             raise ReleasedError("the media was released before it was decoded")
         return deferred.run()
@@ -172,6 +172,13 @@ class MediaRef(Generic[T]):
         state = "decoded" if self.is_decoded else "undecoded"
         return f"<MediaRef {state}, {len(self._data)} bytes>"
 
+    def __copy__(self) -> MediaRef[T]:
+        # Without it, copying would go the way of pickling, which decodes.
+        return self.fork()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MediaRef[T]:
+        return self.fork()
+
     def __reduce__(self) -> tuple[Callable[..., MediaRef[T]], tuple[Any, ...]]:
         # A decoder does not cross a process boundary, so a ref travels as its media.
         return _restore, (self.decode(), self._key, self._spec)
@@ -207,19 +214,24 @@ class _Deferred(Generic[T]):
         """Run the decoder once; later and concurrent callers get its result."""
         if self._thread_id == threading.get_ident():
             raise RuntimeError("the decoder of a media ref asked for its own media")
-        with self._lock:
-            if self._memo.media is _UNDECODED:
-                self._run_locked()
-            return cast(T, self._memo.media)
+        # Known for as long as this thread may hold the lock, and a little longer on both sides,
+        # so that no fork falls between.
+        ticket = object()
+        _running[ticket] = self
+        try:
+            with self._lock:
+                if self._memo.media is _UNDECODED:
+                    self._run_locked()
+                return cast(T, self._memo.media)
+        finally:
+            _running.pop(ticket, None)
 
     def _run_locked(self) -> None:
         assert self._decoder is not None
         self._thread_id = threading.get_ident()
-        _running.add(self)
         try:
             self._memo.media = self._decoder()
         finally:
-            _running.discard(self)
             self._thread_id = None
         # The decoder may hold the payload and a half-open file; the media is all that is left.
         self._decoder = None
@@ -229,13 +241,13 @@ class _Deferred(Generic[T]):
         self._thread_id = None
 
 
-# Decodes that a thread of this process is inside of. In the child of an os.fork() that thread is
-# gone while its lock is still held, so the child starts these decodes anew.
-_running: set[_Deferred[Any]] = set()
+# Decodes that a thread of this process is inside of, or waits for. In the child of an os.fork()
+# that thread is gone while its lock is still held, so the child starts these decodes anew.
+_running: dict[object, _Deferred[Any]] = {}
 
 
 def _after_fork_in_child() -> None:
-    for deferred in list(_running):
+    for deferred in _running.values():
         deferred._reset_after_fork()
     _running.clear()
 

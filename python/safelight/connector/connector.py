@@ -117,7 +117,7 @@ class MediaConnector:
     async def fetch_image_async(
         self, url: str, media_io: MediaIO[Any] | None = None
     ) -> MediaRef[Any]:
-        """Return a ref to the image at `url`, as `fetch_image`, with nothing of size on the loop."""
+        """Return a ref to the image at `url`, as `fetch_image`, nothing of size on the loop."""
         return (await self._load_async([media_io or self._image_io()], url, _IMAGE_TIMEOUT_S))[0]
 
     def _image_io(self) -> MediaIO[Any]:
@@ -145,7 +145,7 @@ class MediaConnector:
     async def load_from_url_async(
         self, url: str, media_io: MediaIO[T], *, timeout_s: float | None = None
     ) -> MediaRef[T]:
-        """Return a ref to what is at `url`, as `load_from_url`, with nothing of size on the loop."""
+        """Return a ref to what is at `url`, as `load_from_url`, nothing of size on the loop."""
         return (await self._load_async([media_io], url, timeout_s))[0]
 
     def load_refs_from_url(

@@ -224,7 +224,7 @@ class Download:
             raise error
         if self._attempts >= self._policy.retries:
             raise FetchError(f"{error.message}, after {self._attempts + 1} attempts")
-        backoff_s = min(self._policy.backoff_s * 2**self._attempts, _MAX_BACKOFF_S)
+        backoff_s = min(self._policy.backoff_s * 2.0**self._attempts, _MAX_BACKOFF_S)
         # Jitter keeps the clients of one struggling server apart.
         delay_s = max(backoff_s * random.uniform(0.5, 1.0), self._retry_after_s)
         self._attempts += 1

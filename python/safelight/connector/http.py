@@ -254,7 +254,7 @@ def _close_at_exit() -> None:
 
 def _forget_after_fork() -> None:
     # The sockets are the parent's: two processes must not read from one.
-    global _lock
+    global _lock  # noqa: PLW0603 - the parent's may be held by a thread that is not here
     _lock = threading.Lock()
     _sync_fetchers.clear()
     _async_fetchers.clear()

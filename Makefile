@@ -52,8 +52,8 @@ fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60); needs a nightly 
 		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-soak: $(STAMPS)/wheel $(STAMPS)/test ## the tests again, with many more drawn cases
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest
+soak: $(STAMPS)/wheel $(STAMPS)/test ## the tests with many more drawn cases, and those that take minutes
+	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -m "soak or not soak" --timeout=1800
 
 ci: lint test ## what a change has to pass
 

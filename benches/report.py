@@ -12,10 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib import pyplot as plt
-from matplotlib.ticker import FuncFormatter
-
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benches" / "out"
 CRITERION = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "criterion"
@@ -107,6 +103,10 @@ def table(rows: list[Row]) -> str:
 
 def plot(rows: list[Row], target: Path) -> None:
     """Draw each ratio as a bar on a logarithmic axis, and each target as a mark on it."""
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter
+
     mpl.use("Agg")
     figure, axes = plt.subplots(figsize=(9, 1.2 + 0.32 * len(rows)), layout="constrained")
     places = range(len(rows))

@@ -248,7 +248,7 @@ def _as_bytes_view(data: bytes | bytearray | memoryview) -> _Chunk:
         return view.tobytes()
 
 
-def _number_bytes(number: float) -> bytes:
+def _number_bytes(number: int | float) -> bytes:
     """Return the bytes that numpy has for a number, little-endian on every machine."""
     if isinstance(number, bool):
         return b"\x01" if number else b"\x00"

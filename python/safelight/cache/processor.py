@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from safelight.cache.media import MediaCache
-
 from safelight.inputs.fields import MultiModalKwargsItem
 
 if TYPE_CHECKING:

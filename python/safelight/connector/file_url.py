@@ -95,12 +95,12 @@ def _path(url: str) -> bytes:
     if _PERCENT.search(rest):
         raise BlockedURLError("file URL has a '%' that starts no escape")
     try:
-        path = unquote_to_bytes(rest)
+        decoded = unquote_to_bytes(rest)
     except UnicodeEncodeError:
         raise BlockedURLError("file URL is not valid text") from None
-    if b"\0" in path:
+    if b"\0" in decoded:
         raise BlockedURLError("file URL has a null character")
-    return path
+    return decoded
 
 
 def _is_kernel_view(path: bytes) -> bool:

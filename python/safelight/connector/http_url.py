@@ -16,7 +16,7 @@ import httpx2
 from safelight.connector.address import is_canonical_or_no_ipv4
 from safelight.errors import BlockedURLError, RequestError
 
-__all__ = ["HTTPURL", "AllowedDomains", "join_http_url", "parse_http_url"]
+__all__ = ["AllowedDomains", "HTTPURL", "join_http_url", "parse_http_url"]
 
 # RFC 3986 ends an authority at the first of these; a backslash is refused on its own account.
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)

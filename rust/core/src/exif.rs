@@ -163,6 +163,8 @@ pub(crate) struct Directory<'a, 'b> {
     block: &'b Block<'a>,
     pub(crate) endian: Endian,
     is_big: bool,
+    /// Whether the block is all there is of the file.
+    is_whole: bool,
 }
 
 impl<'a, 'b> Directory<'a, 'b> {
@@ -179,21 +181,32 @@ impl<'a, 'b> Directory<'a, 'b> {
             block,
             endian,
             is_big: false,
+            is_whole: true,
         };
         Some((directory, u64::from(endian.u32(offset))))
     }
 
-    /// As [`open`](Self::open), for a file, which may also be BigTIFF.
-    pub(crate) fn open_file(block: &'b Block<'a>) -> Option<(Self, u64)> {
+    /// As [`open`](Self::open), for a file, which may also be BigTIFF, and a prefix of one.
+    pub(crate) fn open_file(block: &'b Block<'a>, is_whole: bool) -> Option<(Self, u64)> {
         let endian = match &block.array::<4>(0)? {
             b"MM\0\x2b" => Endian::Big,
             b"II\x2b\0" => Endian::Little,
-            _ => return Self::open(block),
+            _ => {
+                let (directory, first) = Self::open(block)?;
+                return Some((
+                    Self {
+                        is_whole,
+                        ..directory
+                    },
+                    first,
+                ));
+            }
         };
         let directory = Self {
             block,
             endian,
             is_big: true,
+            is_whole,
         };
         Some((directory, endian.u64(block.array(8)?)))
     }
@@ -215,12 +228,14 @@ impl<'a, 'b> Directory<'a, 'b> {
                 None => return End::Short(at.saturating_add(2)),
             }
         };
-        let entry_bytes = if self.is_big { 20 } else { 12 };
-        for _ in 0..count {
+        let start = at;
+        let mut highest = None;
+        let mut total: usize = 0;
+        for position in 0..count {
             if !budget.try_spend() {
                 return End::Exhausted;
             }
-            let next = at.saturating_add(entry_bytes);
+            let next = at.saturating_add(self.entry_bytes());
             let Some(mut entry) = self.entry(at) else {
                 return End::Short(next);
             };
@@ -232,7 +247,25 @@ impl<'a, 'b> Directory<'a, 'b> {
             if entry.bytes == 0 {
                 continue;
             }
-            if entry.bytes > if self.is_big { 8 } else { 4 } {
+            // Entries are sorted in sound files; only where they are not can one be a repeat.
+            let is_sorted = highest < Some(entry.tag);
+            highest = highest.max(Some(entry.tag));
+            if entry.bytes > self.inline_bytes() {
+                if !is_sorted {
+                    match self.is_repeat(start, position, entry.tag, budget) {
+                        Some(true) => continue,
+                        Some(false) => {}
+                        None => return End::Exhausted,
+                    }
+                }
+                // Values that take more than the file has are not what they claim to be.
+                total = total.saturating_add(entry.bytes);
+                if total > self.block.len() {
+                    if self.is_whole {
+                        continue;
+                    }
+                    return End::Short(total);
+                }
                 entry.at = index(self.offset(entry.at));
                 let end = entry.at.saturating_add(entry.bytes);
                 if end > self.block.len() {
@@ -242,6 +275,29 @@ impl<'a, 'b> Directory<'a, 'b> {
             each(entry);
         }
         self.next(at)
+    }
+
+    /// Whether one of the first `count` entries from `at` has that tag; `None` where the budget
+    /// does not reach.
+    fn is_repeat(&self, mut at: usize, count: u64, tag: u16, budget: &mut Budget) -> Option<bool> {
+        for _ in 0..count {
+            budget.spend().ok()?;
+            let entry = self.entry(at)?;
+            if entry.tag == tag && entry.count > 0 && unit_bytes(entry.kind).is_some() {
+                return Some(true);
+            }
+            at = at.saturating_add(self.entry_bytes());
+        }
+        Some(false)
+    }
+
+    fn entry_bytes(&self) -> usize {
+        if self.is_big { 20 } else { 12 }
+    }
+
+    /// Bytes of values that are stored in place of their offset.
+    fn inline_bytes(&self) -> usize {
+        if self.is_big { 8 } else { 4 }
     }
 
     fn next(&self, at: usize) -> End {

@@ -108,6 +108,9 @@ fn rare(payload: Payload<'_>) -> Parsed<Format> {
     if is_targa(bytes) {
         return Ok(Format::Tga);
     }
+    if let [0x0A, 0 | 2 | 3 | 5, ..] = bytes {
+        return Ok(Format::Pcx);
+    }
     if let Some(rest) = markup(bytes) {
         return match root(rest) {
             Some(name) => Err(Error::unsupported(format!("{name} is not served")).into()),

@@ -69,8 +69,8 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
     if matches!(payload.bytes, [_, _, 0x2B, 0, ..] | [_, _, 0, 0x2B, ..]) {
         payload.get(0, 16)?;
     }
-    let (directory, first) =
-        Directory::open_file(&block).ok_or_else(|| Error::malformed("TIFF header is damaged"))?;
+    let (directory, first) = Directory::open_file(&block, payload.is_whole)
+        .ok_or_else(|| Error::malformed("TIFF header is damaged"))?;
 
     let mut tags = Tags::default();
     let mut collector = Collector::default();

@@ -1,7 +1,10 @@
 """The compiled part of safelight, held to the binary by stubtest. One section a noun."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, Self, final
+
+from safelight.errors import MediaError
 
 # --- spec ---
 
@@ -95,3 +98,6 @@ class NeedMoreBytes:
 
 def probe(data: bytes | bytearray | memoryview, /) -> ImageHeader: ...
 def probe_prefix(data: bytes | bytearray | memoryview, /) -> ImageHeader | NeedMoreBytes: ...
+def probe_files(
+    paths: Sequence[str | PathLike[str]], /
+) -> list[ImageHeader | MediaError | OSError]: ...

@@ -13,7 +13,7 @@ mod _safelight {
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]
-    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
+    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 }

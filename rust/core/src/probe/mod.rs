@@ -6,17 +6,20 @@
 
 mod bmp;
 mod dds;
+mod files;
 mod format;
 mod gif;
 mod heif;
 mod icns;
 mod ico;
+mod inflate;
 mod isobmff;
 mod jpeg;
 mod jpeg2000;
 mod jxl;
 mod pcx;
 mod png;
+mod png_text;
 mod pnm;
 mod psd;
 mod qoi;
@@ -30,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::exif::ExifFacts;
 use crate::reader::{Glimpse, Parsed, Payload, Stop};
 
+pub use files::probe_file;
 pub use format::Format;
 
 /// What a header says of an image.

@@ -112,12 +112,12 @@ impl Inflater<'_> {
         Err(Stop::Enough)
     }
 
-    fn push(&mut self, byte: u8) -> Result<(), Stop> {
-        if self.output.len() == self.limit {
-            return Err(Stop::Enough);
+    /// Bytes that may still be written.
+    fn room(&self) -> Result<usize, Stop> {
+        match self.limit - self.output.len() {
+            0 => Err(Stop::Enough),
+            room => Ok(room),
         }
-        self.output.push(byte);
-        Ok(())
     }
 
     fn stored(&mut self) -> Result<(), Stop> {
@@ -127,8 +127,9 @@ impl Inflater<'_> {
             return Err(Stop::Damaged);
         }
         for _ in 0..length {
-            let byte = self.bits.take(8)?;
-            self.push(u8::try_from(byte).map_err(|_| Stop::Damaged)?)?;
+            self.room()?;
+            let byte = self.bits.small(8)?;
+            self.output.push(byte);
         }
         Ok(())
     }
@@ -137,7 +138,8 @@ impl Inflater<'_> {
         loop {
             let symbol = literals.decode(&mut self.bits)?;
             if let Ok(literal) = u8::try_from(symbol) {
-                self.push(literal)?;
+                self.room()?;
+                self.output.push(literal);
                 continue;
             }
             if symbol == END_OF_BLOCK {
@@ -149,16 +151,21 @@ impl Inflater<'_> {
             let index = usize::from(distances.decode(&mut self.bits)?);
             let &(base, extra) = DISTANCES.get(index).ok_or(Stop::Damaged)?;
             let distance = usize::from(base) + self.bits.take(u32::from(extra))? as usize;
-            let start = self
-                .output
-                .len()
-                .checked_sub(distance)
-                .ok_or(Stop::Damaged)?;
-            for offset in 0..length {
-                // A copy may overlap what it writes.
-                self.push(self.output[start + offset])?;
-            }
+            self.copy(distance, length)?;
         }
+    }
+
+    /// Repeat `length` bytes from `distance` back; they may overlap what is written.
+    fn copy(&mut self, distance: usize, length: usize) -> Result<(), Stop> {
+        let mut length = length.min(self.room()?);
+        let written = self.output.len();
+        let start = written.checked_sub(distance).ok_or(Stop::Damaged)?;
+        while length > 0 {
+            let known = length.min(self.output.len() - start);
+            self.output.extend_from_within(start..start + known);
+            length -= known;
+        }
+        Ok(())
     }
 
     /// The codes that a block states for itself.
@@ -298,10 +305,15 @@ impl<'a> Bits<'a> {
     }
 
     fn fill(&mut self) {
-        while self.filled <= 56 {
-            let Some((&byte, rest)) = self.bytes.split_first() else {
-                return;
-            };
+        if let Some(word) = self.bytes.first_chunk::<8>() {
+            // Bits above `filled` may be set already: to the very bits that are added here.
+            self.buffer |= u64::from_le_bytes(*word) << self.filled;
+            let added = (63 - self.filled) / 8;
+            self.bytes = &self.bytes[added as usize..];
+            self.filled += 8 * added;
+            return;
+        }
+        while let Some((&byte, rest)) = self.bytes.split_first().filter(|_| self.filled <= 56) {
             self.buffer |= u64::from(byte) << self.filled;
             self.filled += 8;
             self.bytes = rest;

@@ -31,7 +31,7 @@ from safelight.errors import (
 from safelight.key import derive_media_key, derive_media_keys
 
 # Eager also because the function must win over the submodule of the same name.
-from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
+from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_files, probe_prefix
 from safelight.spec import DecodeSpec
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ __all__ = [
     "derive_media_keys",
     "media_pool",
     "probe",
+    "probe_files",
     "probe_prefix",
     "submit_media_decodes",
 ]

@@ -9,6 +9,11 @@ from typing_extensions import disjoint_base
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Self, final
+
+from safelight.errors import MediaError
 
 # --- spec ---
 
@@ -218,3 +223,6 @@ class Cache:
 class Ticket:
     def result(self, again: Any) -> Any: ...
     def leave(self) -> None: ...
+def probe_files(
+    paths: Sequence[str | PathLike[str]], /
+) -> list[ImageHeader | MediaError | OSError]: ...

@@ -6,6 +6,6 @@ Must never decode, and never open a file that it was not given.
 
 from __future__ import annotations
 
-from safelight._safelight import ImageHeader, NeedMoreBytes, probe, probe_prefix
+from safelight._safelight import ImageHeader, NeedMoreBytes, probe, probe_files, probe_prefix
 
-__all__ = ["ImageHeader", "NeedMoreBytes", "probe", "probe_prefix"]
+__all__ = ["ImageHeader", "NeedMoreBytes", "probe", "probe_files", "probe_prefix"]

@@ -32,15 +32,18 @@ pub fn parse(bytes: &[u8]) -> ExifFacts {
 }
 
 pub(crate) fn parse_block(block: &Block<'_>, budget: &mut Budget) -> ExifFacts {
-    let mut facts = ExifFacts::default();
     let block = block.without_prefix();
     let Some((directory, first)) = Directory::open(&block) else {
-        // Pillow gives such a block up for good, XMP included. An empty one is no block.
-        facts.orientation = (block.len() > 0).then_some(1);
-        return facts;
+        return ExifFacts {
+            // Pillow gives such a block up for good, XMP included. An empty one is no block.
+            orientation: (block.len() > 0).then_some(1),
+            ..ExifFacts::default()
+        };
     };
-    directory.read_facts(first, budget, &mut facts);
-    facts
+    let mut collector = Collector::default();
+    directory.visit(first, budget, |entry| collector.take(&directory, entry));
+    collector.visit_exif(&directory, budget);
+    collector.facts
 }
 
 /// Bytes that may lie in several segments of a file, as one.
@@ -48,6 +51,7 @@ pub(crate) fn parse_block(block: &Block<'_>, budget: &mut Budget) -> ExifFacts {
 pub(crate) struct Block<'a> {
     first: &'a [u8],
     rest: Vec<&'a [u8]>,
+    rest_bytes: usize,
 }
 
 impl<'a> Block<'a> {
@@ -55,6 +59,7 @@ impl<'a> Block<'a> {
         Self {
             first,
             rest: Vec::new(),
+            rest_bytes: 0,
         }
     }
 
@@ -62,11 +67,12 @@ impl<'a> Block<'a> {
     pub(crate) fn push(&mut self, segment: &'a [u8]) {
         if self.rest.len() < MAX_EXIF_SEGMENTS {
             self.rest.push(segment);
+            self.rest_bytes += segment.len();
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.rest.iter().map(|part| part.len()).sum::<usize>() + self.first.len()
+        self.first.len() + self.rest_bytes
     }
 
     /// The block after up to two `Exif\0\0` prefixes: some writers leave one too many.
@@ -78,6 +84,7 @@ impl<'a> Block<'a> {
         Self {
             first,
             rest: self.rest.clone(),
+            rest_bytes: self.rest_bytes,
         }
     }
 
@@ -124,6 +131,19 @@ pub(crate) struct Entry {
     pub(crate) count: u64,
     /// Where the values lie in the block, inline or not.
     pub(crate) at: usize,
+    /// Bytes that the values take.
+    pub(crate) bytes: usize,
+}
+
+impl Entry {
+    /// The entry that begins with value `index` of this one.
+    pub(crate) fn at_value(self, index: usize) -> Option<Self> {
+        let unit = usize::try_from(unit_bytes(self.kind)?).ok()?;
+        Some(Self {
+            at: self.at.checked_add(unit.checked_mul(index)?)?,
+            ..self
+        })
+    }
 }
 
 /// How a visit of a directory ended.
@@ -143,6 +163,8 @@ pub(crate) struct Directory<'a, 'b> {
     block: &'b Block<'a>,
     pub(crate) endian: Endian,
     is_big: bool,
+    /// Whether the block is all there is of the file.
+    is_whole: bool,
 }
 
 impl<'a, 'b> Directory<'a, 'b> {
@@ -159,8 +181,34 @@ impl<'a, 'b> Directory<'a, 'b> {
             block,
             endian,
             is_big: false,
+            is_whole: true,
         };
         Some((directory, u64::from(endian.u32(offset))))
+    }
+
+    /// As [`open`](Self::open), for a file, which may also be BigTIFF, and a prefix of one.
+    pub(crate) fn open_file(block: &'b Block<'a>, is_whole: bool) -> Option<(Self, u64)> {
+        let endian = match &block.array::<4>(0)? {
+            b"MM\0\x2b" => Endian::Big,
+            b"II\x2b\0" => Endian::Little,
+            _ => {
+                let (directory, first) = Self::open(block)?;
+                return Some((
+                    Self {
+                        is_whole,
+                        ..directory
+                    },
+                    first,
+                ));
+            }
+        };
+        let directory = Self {
+            block,
+            endian,
+            is_big: true,
+            is_whole,
+        };
+        Some((directory, endian.u64(block.array(8)?)))
     }
 
     /// Call `each` with the entries at `at`, in file order.
@@ -180,26 +228,46 @@ impl<'a, 'b> Directory<'a, 'b> {
                 None => return End::Short(at.saturating_add(2)),
             }
         };
-        let entry_bytes = if self.is_big { 20 } else { 12 };
-        for _ in 0..count {
+        let start = at;
+        let mut highest = None;
+        let mut total: usize = 0;
+        for position in 0..count {
             if !budget.try_spend() {
                 return End::Exhausted;
             }
-            let next = at.saturating_add(entry_bytes);
+            let next = at.saturating_add(self.entry_bytes());
             let Some(mut entry) = self.entry(at) else {
                 return End::Short(next);
             };
             at = next;
-            let Some(bytes) = unit_bytes(entry.kind).and_then(|unit| entry.count.checked_mul(unit))
-            else {
+            let Some(unit) = unit_bytes(entry.kind) else {
                 continue;
             };
-            if bytes == 0 {
+            entry.bytes = index(entry.count.saturating_mul(unit));
+            if entry.bytes == 0 {
                 continue;
             }
-            if bytes > if self.is_big { 8 } else { 4 } {
+            // Entries are sorted in sound files; only where they are not can one be a repeat.
+            let is_sorted = highest < Some(entry.tag);
+            highest = highest.max(Some(entry.tag));
+            if entry.bytes > self.inline_bytes() {
+                if !is_sorted {
+                    match self.is_repeat(start, position, entry.tag, budget) {
+                        Some(true) => continue,
+                        Some(false) => {}
+                        None => return End::Exhausted,
+                    }
+                }
+                // Values that take more than the file has are not what they claim to be.
+                total = total.saturating_add(entry.bytes);
+                if total > self.block.len() {
+                    if self.is_whole {
+                        continue;
+                    }
+                    return End::Short(total);
+                }
                 entry.at = index(self.offset(entry.at));
-                let end = entry.at.saturating_add(index(bytes));
+                let end = entry.at.saturating_add(entry.bytes);
                 if end > self.block.len() {
                     return End::Short(end);
                 }
@@ -207,6 +275,29 @@ impl<'a, 'b> Directory<'a, 'b> {
             each(entry);
         }
         self.next(at)
+    }
+
+    /// Whether one of the first `count` entries from `at` has that tag; `None` where the budget
+    /// does not reach.
+    fn is_repeat(&self, mut at: usize, count: u64, tag: u16, budget: &mut Budget) -> Option<bool> {
+        for _ in 0..count {
+            budget.spend().ok()?;
+            let entry = self.entry(at)?;
+            if entry.tag == tag && entry.count > 0 && unit_bytes(entry.kind).is_some() {
+                return Some(true);
+            }
+            at = at.saturating_add(self.entry_bytes());
+        }
+        Some(false)
+    }
+
+    fn entry_bytes(&self) -> usize {
+        if self.is_big { 20 } else { 12 }
+    }
+
+    /// Bytes of values that are stored in place of their offset.
+    fn inline_bytes(&self) -> usize {
+        if self.is_big { 8 } else { 4 }
     }
 
     fn next(&self, at: usize) -> End {
@@ -231,6 +322,7 @@ impl<'a, 'b> Directory<'a, 'b> {
                 kind: self.endian.u16([k0, k1]),
                 count: self.endian.u64(count),
                 at: at + 12,
+                bytes: 0,
             });
         }
         let [t0, t1, k0, k1, c0, c1, c2, c3, _, _, _, _] = self.block.array::<12>(at)?;
@@ -239,6 +331,7 @@ impl<'a, 'b> Directory<'a, 'b> {
             kind: self.endian.u16([k0, k1]),
             count: u64::from(self.endian.u32([c0, c1, c2, c3])),
             at: at + 8,
+            bytes: 0,
         })
     }
 
@@ -309,26 +402,43 @@ impl<'a, 'b> Directory<'a, 'b> {
         }
         Some(bytes.into_iter().map(char::from).collect())
     }
+}
 
-    /// Add what the directory at `at` and its EXIF directory say to `facts`. The first of
-    /// several entries of one tag counts.
-    pub(crate) fn read_facts(&self, at: u64, budget: &mut Budget, facts: &mut ExifFacts) {
-        let mut exif_directory = None;
-        self.visit(at, budget, |entry| match entry.tag {
-            ORIENTATION if facts.orientation.is_none() => {
-                facts.orientation = Some(self.orientation(entry));
+/// Gathers what a main directory and its EXIF directory say.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    pub(crate) facts: ExifFacts,
+    exif_at: Option<u64>,
+}
+
+impl Collector {
+    /// Take an entry of the main directory. The first of several of one tag counts.
+    #[inline]
+    pub(crate) fn take(&mut self, directory: &Directory<'_, '_>, entry: Entry) {
+        match entry.tag {
+            ORIENTATION if self.facts.orientation.is_none() => {
+                self.facts.orientation = Some(directory.orientation(entry));
             }
-            IMAGE_ID if facts.image_id.is_none() => facts.image_id = self.text(entry),
-            EXIF_DIRECTORY if exif_directory.is_none() => exif_directory = self.unsigned(entry),
+            IMAGE_ID if self.facts.image_id.is_none() => {
+                self.facts.image_id = directory.text(entry);
+            }
+            EXIF_DIRECTORY if self.exif_at.is_none() => {
+                self.exif_at = directory.unsigned(entry);
+            }
             _ => {}
-        });
-        if let Some(at) = exif_directory {
-            self.visit(at, budget, |entry| {
-                if entry.tag == IMAGE_UNIQUE_ID && facts.image_unique_id.is_none() {
-                    facts.image_unique_id = self.text(entry);
-                }
-            });
         }
+    }
+
+    /// Read the EXIF directory that the main one points to.
+    pub(crate) fn visit_exif(&mut self, directory: &Directory<'_, '_>, budget: &mut Budget) -> End {
+        let Some(at) = self.exif_at else {
+            return End::Next(0);
+        };
+        directory.visit(at, budget, |entry| {
+            if entry.tag == IMAGE_UNIQUE_ID && self.facts.image_unique_id.is_none() {
+                self.facts.image_unique_id = directory.text(entry);
+            }
+        })
     }
 }
 

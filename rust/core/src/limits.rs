@@ -11,17 +11,18 @@ use crate::error::{Error, Result};
 /// millisecond.
 pub const MAX_STEPS: u32 = 1 << 16;
 
-/// Nesting of boxes.
-pub const MAX_BOX_DEPTH: u32 = 8;
-
 /// Longest id that is reported; a longer one is no id.
 pub const MAX_ID_BYTES: usize = 1024;
+
+/// Pages of a TIFF that are counted; a longer chain has no count.
+pub const MAX_PAGES: usize = 256;
 
 /// EXIF segments of one file that are joined; what lies in later ones is not found.
 pub const MAX_EXIF_SEGMENTS: usize = 256;
 
-/// Bytes that one compressed text chunk is inflated to; what lies beyond is not found.
-pub const MAX_INFLATED_BYTES: usize = 128 << 10;
+/// Bytes that one text chunk is inflated to, and digits of a raw profile that are read; what
+/// lies beyond is not found.
+pub const MAX_INFLATED_BYTES: usize = 64 << 10;
 
 /// The steps left to a probe.
 #[derive(Debug)]

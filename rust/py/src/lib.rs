@@ -32,7 +32,7 @@ mod _safelight {
     #[pymodule_export]
     use crate::pool::{PyJob, PyMailbox, PyPool, PyWatch, is_worker, py_media_pool};
     #[pymodule_export]
-    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
+    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 

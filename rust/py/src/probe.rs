@@ -6,6 +6,7 @@
 )]
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use safelight_core::probe::{self as headers, Format, ImageHeader, NeedMoreBytes, Prefix};
 
-use crate::error::BindingResult;
+use crate::error::{BindingError, BindingResult};
 
 /// A payload at the door: `bytes` are borrowed, what another thread can write is copied once.
 pub(crate) struct PayloadArgument<'a>(Cow<'a, [u8]>);
@@ -268,8 +269,32 @@ pub(crate) fn probe(data: PayloadArgument<'_>) -> BindingResult<PyImageHeader> {
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn probe_prefix(py: Python<'_>, data: PayloadArgument<'_>) -> PyResult<Py<PyAny>> {
-    match headers::probe_prefix(&data.0).map_err(crate::error::BindingError::from)? {
+    match headers::probe_prefix(&data.0).map_err(BindingError::from)? {
         Prefix::Header(header) => Ok(Py::new(py, PyImageHeader(header))?.into_any()),
         Prefix::NeedMoreBytes(need) => Ok(Py::new(py, PyNeedMoreBytes(need))?.into_any()),
     }
+}
+
+/// The headers of the files at `paths`, in order; an exception in the place of a header that
+/// cannot be had.
+#[pyfunction]
+#[pyo3(signature = (paths, /))]
+pub(crate) fn probe_files(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<Py<PyAny>>> {
+    let answers: Vec<_> = py.detach(|| {
+        let mut buffer = Vec::new();
+        paths
+            .iter()
+            .map(|path| headers::probe_file(path, &mut buffer))
+            .collect()
+    });
+    answers
+        .into_iter()
+        .map(|answer| match answer {
+            Ok(Ok(header)) => Ok(Py::new(py, PyImageHeader(header))?.into_any()),
+            Ok(Err(error)) => Ok(PyErr::from(BindingError::from(error))
+                .into_value(py)
+                .into_any()),
+            Err(error) => Ok(PyErr::from(error).into_value(py).into_any()),
+        })
+        .collect()
 }

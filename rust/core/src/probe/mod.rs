@@ -4,19 +4,37 @@
 //! own. Works on slices, allocates nothing that a file's own numbers size, spends a
 //! [`Budget`](crate::limits::Budget) on every walk, and must never decode a pixel.
 
+mod bmp;
+mod dds;
+mod files;
+mod format;
 mod gif;
+mod heif;
+mod icns;
+mod ico;
+mod inflate;
+mod isobmff;
 mod jpeg;
+mod jpeg2000;
+mod jxl;
+mod pcx;
 mod png;
+mod png_text;
+mod pnm;
+mod psd;
+mod qoi;
+mod sgi;
 mod sniff;
+mod tga;
+mod tiff;
 mod webp;
-
-use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::exif::ExifFacts;
 use crate::reader::{Glimpse, Parsed, Payload, Stop};
 
-pub use sniff::Format;
+pub use files::probe_file;
+pub use format::Format;
 
 /// What a header says of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -134,10 +152,11 @@ pub fn probe(bytes: &[u8]) -> Result<ImageHeader> {
         bytes,
         is_whole: true,
     };
-    match parse(payload, &mut None) {
+    let mut glimpse = None;
+    match parse(payload, &mut glimpse) {
         Ok(header) => Ok(header),
         Err(Stop::Fail(error)) => Err(error),
-        Err(Stop::More(_)) => Err(truncated(bytes)),
+        Err(Stop::More(_)) => Err(truncated(bytes, glimpse)),
     }
 }
 
@@ -172,6 +191,20 @@ fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHea
         Format::Png => png::parse(payload, glimpse),
         Format::WebP => webp::parse(payload, glimpse),
         Format::Gif => gif::parse(payload, glimpse),
+        Format::Bmp | Format::Dib => bmp::parse(payload, format, glimpse),
+        Format::Tiff => tiff::parse(payload, glimpse),
+        Format::Avif | Format::Heif => heif::parse(payload, format, glimpse),
+        Format::Cur | Format::Ico => ico::parse(payload, format),
+        Format::Dds => dds::parse(payload),
+        Format::Icns => icns::parse(payload),
+        Format::Jpeg2000 => jpeg2000::parse(payload),
+        Format::JpegXl => jxl::parse(payload),
+        Format::Pcx => pcx::parse(payload),
+        Format::Pnm => pnm::parse(payload),
+        Format::Psd => psd::parse(payload),
+        Format::Qoi => qoi::parse(payload),
+        Format::Sgi => sgi::parse(payload),
+        Format::Tga => tga::parse(payload),
     }?;
     if header.width == 0 || header.height == 0 {
         return Err(Error::malformed(format!(
@@ -184,21 +217,10 @@ fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHea
 }
 
 #[cold]
-fn truncated(bytes: &[u8]) -> Error {
-    if bytes.is_empty() {
-        return Error::truncated("payload is empty");
-    }
-    match sniff::sniff(Payload {
-        bytes,
-        is_whole: true,
-    }) {
-        Ok(format) => Error::truncated(format!("{format} header is cut short")),
-        Err(_) => Error::malformed("payload is not an image of a known format"),
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+fn truncated(bytes: &[u8], glimpse: Option<Glimpse>) -> Error {
+    match glimpse {
+        Some(Glimpse { format, .. }) => Error::truncated(format!("{format} header is cut short")),
+        None if bytes.is_empty() => Error::truncated("payload is empty"),
+        None => Error::malformed("payload is not an image of a known format"),
     }
 }

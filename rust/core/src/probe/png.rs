@@ -5,6 +5,7 @@
 use crate::error::Error;
 use crate::exif::{self, Block, ExifFacts};
 use crate::limits::Budget;
+use crate::probe::png_text::{self, Text};
 use crate::probe::{Format, ImageHeader};
 use crate::reader::{Endian, Glimpse, Parsed, Payload};
 
@@ -19,9 +20,10 @@ struct Chunks<'a> {
     mode: Option<&'static str>,
     has_transparency: bool,
     exif: Option<&'a [u8]>,
+    raw_profile: Option<Text<'a>>,
+    xmp: Option<Text<'a>>,
     frames: Option<u32>,
     has_frame_control: bool,
-    has_animation_control: bool,
 }
 
 pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
@@ -61,11 +63,11 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         Some(frames) => frames.saturating_add(u32::from(is_default_image)),
         None => 1,
     });
-    let facts = match chunks.exif {
-        Some(bytes) => exif::parse_block(&Block::new(bytes), &mut budget),
-        None => ExifFacts::default(),
-    };
-    header.set_facts(facts, || None);
+    let facts = chunks.facts(&mut budget);
+    header.set_facts(facts, || {
+        let packet = chunks.xmp?.read()?;
+        exif::xmp_orientation(&packet)
+    });
     Ok(header)
 }
 
@@ -83,7 +85,42 @@ impl<'a> Chunks<'a> {
                 self.exif = Some(body);
                 Ok(())
             }
+            b"tEXt" | b"zTXt" | b"iTXt" => {
+                self.text(name, body);
+                Ok(())
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// Take a text that holds EXIF or XMP; the last of a kind counts.
+    fn text(&mut self, name: [u8; 4], body: &'a [u8]) {
+        let Some((keyword, text)) = png_text::split(name, body) else {
+            return;
+        };
+        match keyword {
+            png_text::RAW_PROFILE => self.raw_profile = Some(text),
+            png_text::XMP => self.xmp = Some(text),
+            // An eXIf chunk by another name, to Pillow.
+            b"exif" if name == *b"tEXt" => self.exif = Some(text.stored),
+            _ => {}
+        }
+    }
+
+    /// EXIF of its own chunk, or else of a raw profile.
+    fn facts(&self, budget: &mut Budget) -> ExifFacts {
+        match (self.exif, &self.raw_profile) {
+            (Some(bytes), _) => exif::parse_block(&Block::new(bytes), budget),
+            (None, Some(profile)) => match profile.read().as_deref().map(png_text::profile_bytes) {
+                Some(Some(bytes)) => exif::parse_block(&Block::new(&bytes), budget),
+                // Not hexadecimal: Pillow gives up, XMP included.
+                Some(None) => ExifFacts {
+                    orientation: Some(1),
+                    ..ExifFacts::default()
+                },
+                None => ExifFacts::default(),
+            },
+            (None, None) => ExifFacts::default(),
         }
     }
 
@@ -127,7 +164,6 @@ impl<'a> Chunks<'a> {
         let is_valid = (1..=1 << 31).contains(&frames);
         // A second animation chunk makes both invalid.
         self.frames = (is_valid && self.frames.is_none()).then_some(frames);
-        self.has_animation_control |= is_valid;
         Ok(())
     }
 }

@@ -1,67 +1,23 @@
-//! The format of a payload, by its first bytes and nothing else.
+//! The format of a payload, by its first bytes and nothing else: neither names nor media types
+//! that came with it count.
+//!
+//! A prefix is told only when no longer payload with the same beginning would be told otherwise.
 
 use crate::error::Error;
-use crate::reader::{Parsed, Payload, Stop};
+use crate::probe::Format;
+use crate::probe::isobmff;
+use crate::reader::{Endian, Parsed, Payload, Stop};
 
-/// A format whose header is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// JPEG.
-    Jpeg,
-    /// JPEG with further pictures behind the first.
-    Mpo,
-    /// PNG and APNG.
-    Png,
-    /// WebP.
-    WebP,
-    /// GIF.
-    Gif,
-}
+/// The longest beginning that a format is told by.
+const LONGEST_MAGIC: usize = 44;
 
-impl Format {
-    /// Every format.
-    pub const ALL: &[Self] = &[Self::Jpeg, Self::Mpo, Self::Png, Self::WebP, Self::Gif];
-
-    /// The format with that [`name`](Self::name).
-    #[must_use]
-    pub fn by_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|format| format.name() == name)
-    }
-
-    /// The name that Pillow gives it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Jpeg => "JPEG",
-            Self::Mpo => "MPO",
-            Self::Png => "PNG",
-            Self::WebP => "WEBP",
-            Self::Gif => "GIF",
-        }
-    }
-
-    /// The media type to label the payload with. MPO is JPEG to everyone who does not ask for
-    /// its further pictures.
-    #[must_use]
-    pub fn mime_type(self) -> &'static str {
-        match self {
-            Self::Jpeg | Self::Mpo => "image/jpeg",
-            Self::Png => "image/png",
-            Self::WebP => "image/webp",
-            Self::Gif => "image/gif",
-        }
-    }
-}
+/// How far an XML document is searched for its root element.
+const XML_BYTES: usize = 4096;
 
 pub(super) fn sniff(payload: Payload<'_>) -> Parsed<Format> {
-    let bytes = payload.bytes;
-    match bytes {
+    match payload.bytes {
         [0xFF, 0xD8, 0xFF, ..] => Ok(Format::Jpeg),
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1A, b'\n', ..] => Ok(Format::Png),
-        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Format::Gif),
         [
             b'R',
             b'I',
@@ -77,7 +33,296 @@ pub(super) fn sniff(payload: Payload<'_>) -> Parsed<Format> {
             b'P',
             ..,
         ] => Ok(Format::WebP),
-        _ if bytes.len() < 12 => Err(Stop::More(Some(12))),
-        _ => Err(Error::malformed("payload is not an image of a known format").into()),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Format::Gif),
+        [b'B', b'M', ..] => Ok(Format::Bmp),
+        [b'I', b'I', 0x2A | 0x2B, 0, ..]
+        | [b'M', b'M', 0, 0x2A | 0x2B, ..]
+        | [b'I', b'I', 0, 0x2A, ..]
+        | [b'M', b'M', 0x2A, 0, ..] => Ok(Format::Tiff),
+        [_, _, _, _, b'f', b't', b'y', b'p', _, _, _, _, ..] => brand(payload),
+        _ => rare(payload),
     }
+}
+
+/// The formats that are met less often.
+fn rare(payload: Payload<'_>) -> Parsed<Format> {
+    let bytes = payload.bytes;
+    match bytes {
+        [0xFF, 0x0A, ..]
+        | [
+            0,
+            0,
+            0,
+            12,
+            b'J',
+            b'X',
+            b'L',
+            b' ',
+            b'\r',
+            b'\n',
+            0x87,
+            b'\n',
+            ..,
+        ] => {
+            return Ok(Format::JpegXl);
+        }
+        [0xFF, 0x4F, 0xFF, 0x51, ..]
+        | [
+            0,
+            0,
+            0,
+            12,
+            b'j',
+            b'P',
+            b' ',
+            b' ',
+            b'\r',
+            b'\n',
+            0x87,
+            b'\n',
+            ..,
+        ] => {
+            return Ok(Format::Jpeg2000);
+        }
+        [b'q', b'o', b'i', b'f', ..] => return Ok(Format::Qoi),
+        [b'8', b'B', b'P', b'S', ..] => return Ok(Format::Psd),
+        [b'D', b'D', b'S', b' ', ..] => return Ok(Format::Dds),
+        [b'i', b'c', b'n', b's', ..] => return Ok(Format::Icns),
+        [b'P', b'1'..=b'6' | b'F' | b'f', b' ' | b'\t'..=b'\r', ..] | [b'P', b'7', b'\n', ..] => {
+            return Ok(Format::Pnm);
+        }
+        [0x01, 0xDA, ..] => return Ok(Format::Sgi),
+        [0x0A, 0 | 2 | 3 | 5, 0 | 1, ..] => return Ok(Format::Pcx),
+        [0, 0, 1, 0, ..] => return Ok(Format::Ico),
+        // A Targa file may begin like a cursor file that holds no cursor.
+        [0, 0, 2, 0, c0, c1, ..] if [*c0, *c1] != [0, 0] => return Ok(Format::Cur),
+        [12 | 40 | 52 | 56 | 64 | 108 | 124, 0, 0, 0, ..] => return Ok(Format::Dib),
+        _ => {}
+    }
+    if !payload.is_whole && bytes.len() < LONGEST_MAGIC {
+        return Err(Stop::More(Some(bytes.len() as u64 + 1)));
+    }
+    if let Some(name) = unserved(bytes) {
+        return Err(Error::unsupported(format!("{name} is not served")).into());
+    }
+    if is_targa(bytes) {
+        return Ok(Format::Tga);
+    }
+    if let [0x0A, 0 | 2 | 3 | 5, ..] = bytes {
+        return Ok(Format::Pcx);
+    }
+    if let Some(rest) = markup(bytes) {
+        return match root(rest) {
+            Some(name) => Err(Error::unsupported(format!("{name} is not served")).into()),
+            None if !payload.is_whole && rest.len() < XML_BYTES => {
+                Err(Stop::More(Some(bytes.len() as u64 + 1)))
+            }
+            None => Err(Error::unsupported("XML is not served").into()),
+        };
+    }
+    if bytes.is_empty() {
+        return Err(Error::truncated("payload is empty").into());
+    }
+    Err(Error::malformed("payload is not an image of a known format").into())
+}
+
+/// The name of a format that is not served, by its magic.
+fn unserved(bytes: &[u8]) -> Option<&'static str> {
+    Some(match bytes {
+        [b'%', b'!', b'P', b'S', ..] | [0xC5, 0xD0, 0xD3, 0xC6, ..] => "EPS",
+        [b'%', b'P', b'D', b'F', b'-', ..] => "PDF",
+        [0x1A, 0x45, 0xDF, 0xA3, rest @ ..] => matroska(rest),
+        [
+            b'R',
+            b'I',
+            b'F',
+            b'F',
+            _,
+            _,
+            _,
+            _,
+            b'A',
+            b'V',
+            b'I',
+            b' ',
+            ..,
+        ] => "AVI",
+        [
+            b'R',
+            b'I',
+            b'F',
+            b'F',
+            _,
+            _,
+            _,
+            _,
+            b'W',
+            b'A',
+            b'V',
+            b'E',
+            ..,
+        ] => "WAV",
+        [b'O', b'g', b'g', b'S', ..] => "Ogg",
+        [b'f', b'L', b'a', b'C', ..] => "FLAC",
+        [b'I', b'D', b'3', ..] | [0xFF, 0xE2..=0xE7 | 0xF2..=0xF7 | 0xFA | 0xFB, ..] => "MP3",
+        [0xFF, 0xF0 | 0xF1 | 0xF8 | 0xF9, ..] => "AAC",
+        [b'F', b'L', b'V', 1, ..] => "FLV",
+        [0x30, 0x26, 0xB2, 0x75, 0x8E, 0x66, 0xCF, 0x11, ..] => "ASF",
+        [0, 0, 1, 0xB3 | 0xBA, ..] => "MPEG",
+        [0xD7, 0xCD, 0xC6, 0x9A, ..] | [1, 0, 9, 0, 0, 3, ..] => "WMF",
+        [1, 0, 0, 0, _, _, _, _, rest @ ..] if rest.get(32..36) == Some(b" EMF") => "EMF",
+        [b'B', b'L', b'P', b'1' | b'2', ..] => "BLP",
+        [b'B', b'U', b'F', b'R', ..] => "BUFR",
+        [b'G', b'R', b'I', b'B', ..] => "GRIB",
+        [0x89, b'H', b'D', b'F', b'\r', b'\n', 0x1A, b'\n', ..] => "HDF5",
+        [b'S', b'I', b'M', b'P', b'L', b'E', b' ', ..] => "FITS",
+        [0x59, 0xA6, 0x6A, 0x95, ..] => "SUN",
+        [0xB1, 0x68, 0xDE, 0x3A, ..] => "DCX",
+        [0x76, 0x2F, 0x31, 0x01, ..] => "OpenEXR",
+        [
+            b'#',
+            b'?',
+            b'R',
+            b'A',
+            b'D',
+            b'I',
+            b'A',
+            b'N',
+            b'C',
+            b'E',
+            ..,
+        ]
+        | [b'#', b'?', b'R', b'G', b'B', b'E', ..] => "Radiance HDR",
+        [0xAB, b'K', b'T', b'X', b' ', ..] => "KTX",
+        [b'F', b'T', b'E', b'X', ..] => "FTEX",
+        [b'D', b'a', b'n', b'M', ..] | [b'L', b'i', b'n', b'S', ..] => "MSP",
+        [b'A', b'T', b'&', b'T', b'F', b'O', b'R', b'M', ..] => "DjVu",
+        [b'I', b'I', 0xBC, 0x01, ..] => "JPEG XR",
+        [0x8B, b'J', b'N', b'G', ..] => "JNG",
+        [0x8A, b'M', b'N', b'G', ..] => "MNG",
+        [b'g', b'i', b'm', b'p', b' ', b'x', b'c', b'f', ..] => "XCF",
+        [b'B', b'P', b'G', 0xFB, ..] => "BPG",
+        [b'F', b'L', b'I', b'F', ..] => "FLIF",
+        [b'/', b'*', b' ', b'X', b'P', b'M', ..] => "XPM",
+        [b'#', b'd', b'e', b'f', b'i', b'n', b'e', b' ', ..] => "XBM",
+        [b'P', b'7', b' ', b'3', b'3', b'2', ..] => "XV thumbnail",
+        [
+            b'F',
+            b'O',
+            b'R',
+            b'M',
+            _,
+            _,
+            _,
+            _,
+            b'I',
+            b'L',
+            b'B',
+            b'M',
+            ..,
+        ] => "ILBM",
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => "ZIP",
+        [0x1F, 0x8B, 8, ..] => "gzip",
+        [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
+        [b'B', b'Z', b'h', ..] => "bzip2",
+        [b'7', b'z', 0xBC, 0xAF, ..] => "7z",
+        [0x28, 0xB5, 0x2F, 0xFD, ..] => "Zstandard",
+        [b'R', b'a', b'r', b'!', 0x1A, 7, ..] => "RAR",
+        _ => return None,
+    })
+}
+
+/// Matroska, or WebM where the document type says so among the first elements.
+fn matroska(rest: &[u8]) -> &'static str {
+    let beginning = &rest[..rest.len().min(LONGEST_MAGIC - 4)];
+    if memchr::memmem::find(beginning, b"webm").is_some() {
+        "WebM"
+    } else {
+        "Matroska"
+    }
+}
+
+/// HEIF and its kin, by their brands.
+fn brand(payload: Payload<'_>) -> Parsed<Format> {
+    let major = payload.array::<4>(8)?;
+    let name = match &major {
+        b"avif" | b"avis" => return Ok(Format::Avif),
+        b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"hevm" | b"hevs" => {
+            return Ok(Format::Heif);
+        }
+        b"mif1" | b"msf1" | b"mif2" | b"miaf" => {
+            let mut brands = isobmff::compatible_brands(payload)?;
+            let is_avif = brands.any(|brand| matches!(&brand, b"avif" | b"avis"));
+            return Ok(if is_avif { Format::Avif } else { Format::Heif });
+        }
+        b"qt  " => "QuickTime",
+        b"M4A " | b"M4B " | b"M4P " => "M4A",
+        b"crx " => "CR3",
+        [b'3', b'g', ..] => "3GP",
+        _ => "MP4",
+    };
+    Err(Error::unsupported(format!("{name} is not served")).into())
+}
+
+/// Targa has no magic: a header whose every field is one that a Targa file may have.
+fn is_targa(bytes: &[u8]) -> bool {
+    let Some(
+        &[
+            _,
+            map,
+            kind,
+            _,
+            _,
+            _,
+            _,
+            map_bits,
+            _,
+            _,
+            _,
+            _,
+            w0,
+            w1,
+            h0,
+            h1,
+            bits,
+            _,
+        ],
+    ) = bytes.first_chunk::<18>()
+    else {
+        return false;
+    };
+    let has_size = Endian::Little.u16([w0, w1]) > 0 && Endian::Little.u16([h0, h1]) > 0;
+    let is_mapped = matches!(map_bits, 15 | 16 | 24 | 32);
+    has_size
+        && matches!(bits, 1 | 8 | 16 | 24 | 32)
+        && match (map, kind) {
+            (0, 1..=3 | 9..=11) => true,
+            (1, 1..=3 | 9..=11) => is_mapped,
+            _ => false,
+        }
+}
+
+/// The payload without its byte order mark and white space, if it is markup.
+fn markup(bytes: &[u8]) -> Option<&[u8]> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    let bytes = bytes.trim_ascii_start();
+    bytes.starts_with(b"<").then_some(bytes)
+}
+
+/// The kind of a document by its root element, if that is told within a bound.
+fn root(markup: &[u8]) -> Option<&'static str> {
+    let beginning = &markup[..markup.len().min(XML_BYTES)];
+    let mut found = memchr::memchr_iter(b'<', beginning).filter_map(|at| {
+        let name = &beginning[at + 1..];
+        let is = |word: &[u8]| {
+            name.get(..word.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(word))
+        };
+        match () {
+            () if is(b"svg") => Some("SVG"),
+            () if is(b"html") || is(b"!doctype html") || is(b"head") || is(b"body") => Some("HTML"),
+            () => None,
+        }
+    });
+    found.next()
 }

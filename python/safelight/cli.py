@@ -18,12 +18,14 @@ from urllib.parse import quote
 from safelight.errors import MediaError, RequestError, SafelightError
 from safelight.key import derive_media_key
 from safelight.media import ImageMediaIO
-from safelight.probe import ImageHeader, probe
+from safelight.probe import ImageHeader, probe, probe_files
 
 __all__ = ["main"]
 
 T = TypeVar("T")
 
+# Files read between two steps of the progress bar.
+_PROBE_BATCH = 256
 _PROBE_HEADER = ("file", "format", "size", "upright", "mode", "bits", "alpha", "frames")
 
 
@@ -78,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         "probe", help="image headers", description="Read headers; decode nothing."
     )
     probe_command.set_defaults(run=_probe)
-    probe_command.add_argument("files", nargs="+", metavar="FILE")
+    probe_command.add_argument(
+        "files", nargs="+", metavar="FILE", help="a file, a folder, or - for standard input"
+    )
     probe_command.add_argument("--json", action="store_true", help="print one JSON line a file")
 
     key = commands.add_parser(
@@ -122,7 +126,9 @@ def _render(options: argparse.Namespace) -> int:
             "allow_private_addresses": options.allow_private_addresses,
         },
     ) as renderer:
-        for path, chat in _progress(zip(options.chats, chats, strict=True), len(chats)):
+        for path, chat in _progress(
+            zip(options.chats, chats, strict=True), len(chats), "rendering"
+        ):
             try:
                 rendered.append(renderer.render_chat(**chat))
             except SafelightError as error:
@@ -188,19 +194,49 @@ def _has_scheme(url: str) -> bool:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    headers, failures = [], 0
-    for path in options.files:
-        try:
-            headers.append((path, probe(_read(path))))
-        except MediaError as error:
+    paths = list(_expand(options.files))
+    rows: list[tuple[str, ImageHeader]] = []
+    failures = 0
+    for path, result in _probe_all(paths):
+        if not isinstance(result, ImageHeader):
             failures += 1
-            _fail(f"{path}: {error}")
-    if options.json:
-        for path, header in headers:
-            print(json.dumps({"file": path, **_header_fields(header)}))
-    elif headers:
-        _print_table(_PROBE_HEADER, (_header_row(path, header) for path, header in headers))
+            _fail(f"{path}: {result.strerror if isinstance(result, OSError) else result}")
+        elif options.json:
+            # At once: a run over millions of files must not wait for its end.
+            print(json.dumps({"file": path, **_header_fields(result)}))
+        else:
+            rows.append((path, result))
+    if rows:
+        _print_table(_PROBE_HEADER, (_header_row(path, header) for path, header in rows))
     return 1 if failures else 0
+
+
+def _expand(arguments: Iterable[str]) -> Iterator[str]:
+    """Yield the files named, those of folders in sorted order."""
+    for argument in arguments:
+        path = Path(argument)
+        if argument != "-" and path.is_dir():
+            yield from sorted(str(entry) for entry in path.rglob("*") if entry.is_file())
+        else:
+            yield argument
+
+
+def _probe_all(
+    paths: Sequence[str],
+) -> Iterator[tuple[str, ImageHeader | MediaError | OSError]]:
+    batches = range(0, len(paths), _PROBE_BATCH)
+    for start in _progress(batches, len(batches), "probing"):
+        batch = paths[start : start + _PROBE_BATCH]
+        results = iter(probe_files([path for path in batch if path != "-"]))
+        for path in batch:
+            yield path, _probe_stdin() if path == "-" else next(results)
+
+
+def _probe_stdin() -> ImageHeader | MediaError:
+    try:
+        return probe(_read("-"))
+    except MediaError as error:
+        return error
 
 
 def _header_fields(header: ImageHeader) -> dict[str, Any]:
@@ -272,7 +308,7 @@ def _quiet_transformers() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
-def _progress(items: Iterable[T], total: int) -> Iterator[T]:
+def _progress(items: Iterable[T], total: int, label: str) -> Iterator[T]:
     """Yield `items`, with a bar on a terminal where there are several."""
     if total > 1 and sys.stderr.isatty():
         try:
@@ -281,9 +317,7 @@ def _progress(items: Iterable[T], total: int) -> Iterator[T]:
         except ImportError:
             pass
         else:
-            yield from track(
-                items, "rendering", total, console=Console(stderr=True), transient=True
-            )
+            yield from track(items, label, total, console=Console(stderr=True), transient=True)
             return
     yield from items
 

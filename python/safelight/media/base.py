@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -75,7 +76,7 @@ class MediaIO(ABC, Generic[T]):
         """
         return self.load_base64_ref(media_type, data).decode()
 
-    def load_file(self, filepath: Path) -> T:
+    def load_file(self, filepath: str | PathLike[str]) -> T:
         """Decode a file now.
 
         Raises:
@@ -102,7 +103,7 @@ class MediaIO(ABC, Generic[T]):
         del media_type
         return self.load_bytes_ref(decode_base64(data))
 
-    def load_file_ref(self, filepath: Path) -> MediaRef[T]:
+    def load_file_ref(self, filepath: str | PathLike[str]) -> MediaRef[T]:
         """Return a ref to the content of a file; the file is read at once.
 
         Raises:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from safelight.cache.processor import ProcessorCacheEntry
 from safelight.errors import MediaError, RequestError, SafelightError
+from safelight.executor import media_pool
 from safelight.inputs import (
     MultiModalFieldConfig,
     MultiModalInputs,
@@ -61,6 +62,9 @@ class BaseMultiModalProcessor(ABC):
 
     # A family declares that `apply` is its two phases and nothing else. See `supports_two_phase`.
     two_phase: ClassVar[bool] = True
+
+    # A family declares that its processor may run on several threads at once.
+    processes_in_parallel: ClassVar[bool] = False
 
     _overridden_steps: ClassVar[frozenset[str]] = frozenset()
 
@@ -255,10 +259,19 @@ class BaseMultiModalProcessor(ABC):
 
     def _process(
         self, state: MultiModalApplyState, positions: Sequence[_Position]
-    ) -> Iterator[tuple[_Position, ProcessorCacheEntry]]:
+    ) -> list[tuple[_Position, ProcessorCacheEntry]]:
+        """Process items, on several workers where the family allows; all end before one fails."""
         with state.timing.record("process"):
-            for position in positions:
-                yield position, self._process_item(state, position)
+            if len(positions) < 2 or not self.processes_in_parallel:
+                return [(position, self._process_item(state, position)) for position in positions]
+            pool, jobs = media_pool(), []
+            try:
+                for position in positions:
+                    jobs.append(pool.submit(self._process_item, state, position))  # noqa: PERF401 - none submitted may be lost
+            finally:
+                for job in jobs:
+                    job.exception()
+            return [(position, job.result()) for position, job in zip(positions, jobs, strict=True)]
 
     def _process_item(
         self, state: MultiModalApplyState, position: _Position

@@ -79,6 +79,9 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
 
     info: Qwen2VLProcessingInfo
 
+    # Neither backend of the image processor keeps state between calls.
+    processes_in_parallel = True
+
     def _validate_item(
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
     ) -> None:

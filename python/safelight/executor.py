@@ -8,13 +8,18 @@ a decode does, nor let an exception's text reach an error of ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import ctypes
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from safelight._safelight import Job, Mailbox, Pool, Watch, is_worker, media_pool
+from safelight._safelight import Job, Mailbox, Pool, Watch, available_cores, is_worker, media_pool
 from safelight.errors import DecodeError, FetchError, MediaError
 
 if TYPE_CHECKING:
@@ -31,6 +36,10 @@ __all__ = [
 
 T = TypeVar("T")
 
+_THREADS_SETTING = "SAFELIGHT_MEDIA_THREADS"
+# Beyond this many threads decodes compete for memory bandwidth, not for cores.
+_DEFAULT_MAX_THREADS = 8
+
 _mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakKeyDictionary()
 
 
@@ -42,38 +51,141 @@ def mailbox_of(loop: asyncio.AbstractEventLoop) -> Mailbox:
     return mailbox
 
 
+class PoolStats(NamedTuple):
+    """Counters of a pool at one moment. ``_asdict()`` gives them to an exporter."""
+
+    threads: int
+    """Threads alive."""
+    idle: int
+    """Threads that wait for work."""
+    queued: int
+    """Jobs that wait."""
+    taken: int
+    """Jobs that threads took up, since the start."""
+    inlined: int
+    """Jobs that ran on the job that submitted them, because the queue was full."""
+
+
 class MediaPool(Pool):
     """Threads for decodes: named, bounded, new after a fork, gone at exit.
 
     Args:
-        max_threads: Most threads. None: what affinity, cgroup and `os.process_cpu_count` allow, at
-            most 8; the environment variable ``SAFELIGHT_MEDIA_THREADS`` overrides it.
-        max_queue: Jobs that may wait; with a full queue a thread that submits waits for room, and
-            a job that submits runs its own jobs inline.
+        max_threads: Most threads; they start when there is work. None: what affinity, cgroup and
+            ``os.process_cpu_count`` allow, at most 8; the environment variable
+            ``SAFELIGHT_MEDIA_THREADS`` overrides it.
+        max_queue: Jobs that may wait. With a full queue a thread that submits waits for room, and
+            a job that submits runs its jobs itself.
+        name: Threads are named so, with a number behind it.
     """
 
     __slots__ = ()
 
-    def wait(self, jobs: Sequence[Job[Any]]) -> None:
+    def __new__(
+        cls,
+        max_threads: int | None = None,
+        *,
+        max_queue: int = 1024,
+        name: str = "safelight-media",
+    ) -> Self:
+        """Make a pool; its threads start when there is work."""
+        if max_threads is None:
+            max_threads = _default_threads()
+        return super().__new__(cls, max_threads, max_queue=max_queue, name=name)
+
+    def stats(self) -> PoolStats:
+        """Return the counters at this moment."""
+        return PoolStats(**self._stats())
+
+    @staticmethod
+    def wait(jobs: Sequence[Job[Any]]) -> None:
         """Wait until every job has ended, however. Raises nothing of theirs."""
-        for job in jobs:
-            _settle(job)
+        Watch(jobs).wait(len(jobs))
 
-    async def wait_async(self, jobs: Sequence[Job[Any]]) -> None:
-        """As `wait`, with one wake-up of the loop when the last job ends.
-
-        A cancelled waiter leaves the jobs running.
-        """
-        if is_worker():
-            self.wait(jobs)
-            return
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        watch = Watch(jobs, loop, mailbox_of(loop), future)
+    @staticmethod
+    async def wait_async(jobs: Sequence[Job[Any]]) -> None:
+        """As `wait`, with one wake-up of the loop. Cancelling it leaves the jobs running."""
+        watch = Watch(jobs)
         try:
-            await future
+            await _wait_async(watch, len(jobs))
         finally:
             watch.leave()
+
+    @staticmethod
+    def as_completed(jobs: Sequence[Job[T]]) -> Iterator[Job[T]]:
+        """Yield the jobs as they end."""
+        watch = Watch(jobs)
+        count = 0
+        while count < len(jobs):
+            watch.wait(count + 1)
+            for job in watch.take():
+                count += 1
+                yield job
+
+    @staticmethod
+    async def as_completed_async(jobs: Sequence[Job[T]]) -> AsyncIterator[Job[T]]:
+        """As `as_completed`; jobs that end together cost the loop one wake-up."""
+        watch = Watch(jobs)
+        count = 0
+        try:
+            while count < len(jobs):
+                await _wait_async(watch, count + 1)
+                for job in watch.take():
+                    count += 1
+                    yield job
+        finally:
+            watch.leave()
+
+
+def _default_threads() -> int:
+    setting = os.environ.get(_THREADS_SETTING)
+    if setting is not None:
+        try:
+            return int(setting)
+        except ValueError:
+            raise ValueError(f"{_THREADS_SETTING} must be a number") from None
+    # What Python is told (``-X cpu_count``) can only lower what the machine gives.
+    process_cpu_count: Callable[[], int | None] = getattr(os, "process_cpu_count", available_cores)
+    cores = min(available_cores(), process_cpu_count() or 1)
+    return max(1, min(cores, _DEFAULT_MAX_THREADS))
+
+
+async def _wait_async(watch: Watch[Any], count: int) -> None:
+    if is_worker():
+        # A loop that runs inside a job: waiting would keep this worker from what it waits for.
+        watch.wait(count)
+        return
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    watch.notify(count, loop, mailbox_of(loop), future)
+    await future
+
+
+def limit_nested_threads() -> None:
+    """Have every OpenMP runtime that is loaded use one thread for work of the calling thread.
+
+    Each of the pool's threads would otherwise start as many of OpenMP's as there are cores. The
+    limit is OpenMP's own for the calling thread: other threads of the process keep theirs.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        # The first call on a thread sets that thread to torch's default; it must not come later.
+        torch.get_num_threads()
+    for path in _loaded_openmp():
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(path, mode=_LOADED_ONLY).omp_set_num_threads(1)
+
+
+# RTLD_NOLOAD: a handle to what is loaded, or an error. Python names it nowhere; 4 on Linux.
+_LOADED_ONLY = getattr(os, "RTLD_NOLOAD", 4) | getattr(os, "RTLD_NOW", 2)
+
+
+def _loaded_openmp() -> set[str]:
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return set()  # Not Linux: nothing is known.
+    paths = {line[line.find("/") :] for line in maps.splitlines() if "omp" in line}
+    return {path for path in paths if re.match(r"lib(gomp|omp|iomp5)[-.]", path.rpartition("/")[2])}
 
 
 class MediaRefLike(Protocol):
@@ -139,14 +251,15 @@ def collect_media_decodes(
         jobs: What `submit_media_decodes` made.
         error_factory: Makes what is raised ``from`` the cause, of modality, original index and
             cause. By default a media or fetch error keeps its class and names its item, and any
-            other exception becomes a `DecodeError` that does not repeat its text.
+            other `Exception` becomes a `DecodeError` that does not repeat its text. Others, such as
+            `KeyboardInterrupt`, are raised as they are.
 
     Raises:
         BaseException: The first failure in the order of `jobs`, after every job has ended.
+        concurrent.futures.CancelledError: A job was withdrawn, and none failed.
     """
     jobs = list(jobs)
-    for job in jobs:
-        _settle(job.future)
+    _drain(jobs)
     return _values(jobs, error_factory)
 
 
@@ -165,57 +278,66 @@ async def collect_media_decodes_async(
 
 async def _drain_async(jobs: list[MediaDecodeJob]) -> None:
     own = [job.future for job in jobs if isinstance(job.future, Job)]
-    foreign = [
-        asyncio.wrap_future(_shadow(job.future)) for job in jobs if not isinstance(job.future, Job)
-    ]
+    foreign = [job.future for job in jobs if not isinstance(job.future, Job)]
     cancelled: asyncio.CancelledError | None = None
     while True:
         try:
-            if own:
-                await media_pool_wait(own)
+            await MediaPool.wait_async(own)
             if foreign:
-                await asyncio.wait(foreign)
-            break
+                await asyncio.wait([asyncio.wrap_future(_end_of(future)) for future in foreign])
         except asyncio.CancelledError as error:
             cancelled = error
-            for job in jobs:
-                job.future.cancel()
+            _withdraw(jobs)
+        else:
+            break
     if cancelled is not None:
         raise cancelled
 
 
-async def media_pool_wait(jobs: Sequence[Job[Any]]) -> None:
-    """Wait until every job has ended, of whichever pool."""
-    pool = cast("MediaPool", media_pool())
-    await pool.wait_async(jobs)
+def _drain(jobs: list[MediaDecodeJob]) -> None:
+    try:
+        _wait(jobs)
+    except BaseException:
+        # A signal. What has not begun is withdrawn, what runs may still read its payload.
+        _withdraw(jobs)
+        _wait(jobs)
+        raise
 
 
-def _shadow(future: Future[Any]) -> Future[None]:
-    """Return a future that ends with `future` and cannot cancel it."""
-    shadow: Future[None] = futures.Future()
-    future.add_done_callback(lambda _: shadow.set_result(None))
-    return shadow
+def _wait(jobs: list[MediaDecodeJob]) -> None:
+    MediaPool.wait([job.future for job in jobs if isinstance(job.future, Job)])
+    futures.wait([job.future for job in jobs if not isinstance(job.future, Job)])
 
 
-def _settle(future: Job[Any] | Future[Any]) -> None:
-    with suppress(futures.CancelledError):
-        future.exception()
+def _withdraw(jobs: list[MediaDecodeJob]) -> None:
+    for job in jobs:
+        job.future.cancel()
+
+
+def _end_of(future: futures.Future[Any]) -> futures.Future[None]:
+    """Return a future that ends with `future`; cancelling it does not reach `future`."""
+    end: futures.Future[None] = futures.Future()
+
+    def finish(_: futures.Future[Any]) -> None:
+        if end.set_running_or_notify_cancel():
+            end.set_result(None)
+
+    future.add_done_callback(finish)
+    return end
 
 
 def _values(jobs: list[MediaDecodeJob], error_factory: ErrorFactory | None) -> list[Any]:
     factory = error_factory or _located
     for modality, index, future in jobs:
-        if future.cancelled():
-            continue
-        cause = future.exception()
-        if cause is not None:
+        cause = None if future.cancelled() else future.exception()
+        if isinstance(cause, Exception):
             raise factory(modality, index, cause) from cause
+        if cause is not None:
+            future.result()
     return [job.future.result() for job in jobs]
 
 
 def _located(modality: str, index: int, cause: BaseException) -> BaseException:
     if isinstance(cause, (MediaError, FetchError)):
         return cause.at(modality, index)
-    if isinstance(cause, Exception):
-        return DecodeError("cannot be decoded").at(modality, index)
-    return cause
+    return DecodeError("cannot be decoded").at(modality, index)

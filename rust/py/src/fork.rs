@@ -3,6 +3,7 @@
 //! Only the forking thread lives on in the child, so a lock that another thread held stays locked
 //! there. Hooks therefore replace what may hold one; nothing checks the process id per call.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,14 @@ pub(crate) fn register<R: Resident + 'static>(resident: &Arc<R>) {
     residents.push(Arc::downgrade(&resident));
 }
 
+/// Number of forks between this process and the first one that loaded the module.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Changes with each fork: what was begun in an earlier generation has no thread here.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
 fn residents() -> Vec<Arc<dyn Resident>> {
     let residents = RESIDENTS.lock().unwrap_or_else(PoisonError::into_inner);
     residents.iter().filter_map(Weak::upgrade).collect()
@@ -84,6 +93,8 @@ fn residents() -> Vec<Arc<dyn Resident>> {
 
 #[pyfunction]
 fn after_fork_in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    crate::pool::renew_graph();
     for resident in residents() {
         resident.after_fork();
     }

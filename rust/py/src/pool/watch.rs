@@ -1,0 +1,243 @@
+//! How event loops, and threads with many jobs, hear of endings: once a batch, not once a job.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use safelight_core::flight::{Flight, Waker, is_runner};
+
+use super::job::{Answer, PyJob, SIGNAL_SLICE, wait};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes asyncio waiters of one event loop, with one call into the loop however many there are.
+#[pyclass(name = "Mailbox", module = "safelight._safelight", frozen, weakref)]
+pub(crate) struct PyMailbox {
+    ended: Mutex<Vec<Py<PyAny>>>,
+}
+
+#[pymethods]
+impl PyMailbox {
+    #[new]
+    fn new() -> Self {
+        Self {
+            ended: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Resolve the futures that were posted; runs on the loop's own thread.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        for future in self.take() {
+            let future = future.bind(py);
+            if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
+                future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PyMailbox {
+    fn take(&self) -> Vec<Py<PyAny>> {
+        std::mem::take(&mut *lock(&self.ended))
+    }
+}
+
+/// One asyncio waiter.
+pub(crate) struct LoopWaker {
+    pub(crate) mailbox: Py<PyMailbox>,
+    pub(crate) event_loop: Py<PyAny>,
+    pub(crate) future: Py<PyAny>,
+}
+
+impl Waker for LoopWaker {
+    fn wake(self: Box<Self>) {
+        // None: the interpreter finalizes, and no loop runs any more.
+        let _ = Python::try_attach(|py| self.post(py));
+    }
+}
+
+impl LoopWaker {
+    fn post(self, py: Python<'_>) {
+        let Self {
+            mailbox,
+            event_loop,
+            future,
+        } = self;
+        let is_first = {
+            let mut ended = lock(&mailbox.get().ended);
+            ended.push(future);
+            ended.len() == 1
+        };
+        if !is_first {
+            // Whoever was first has called, or is about to.
+            return;
+        }
+        let called = mailbox.getattr(py, intern!(py, "drain")).and_then(|drain| {
+            event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (drain,))
+        });
+        if called.is_err() {
+            // The loop is closed: nobody is left to tell.
+            drop(mailbox.get().take());
+        }
+    }
+}
+
+/// Watches jobs and tells in which order they end; forgotten, it leaves them running.
+#[pyclass(name = "Watch", module = "safelight._safelight", frozen)]
+pub(crate) struct PyWatch {
+    shared: Arc<Shared>,
+    watched: Vec<Watched>,
+}
+
+/// A job, its flight, and the waker left there; `None` if it had ended already.
+type Watched = (Py<PyJob>, Arc<Flight<Answer>>, Option<u64>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Positions of jobs that ended, in that order.
+    ended: Vec<usize>,
+    /// How many of `ended` were handed out.
+    taken: usize,
+    /// Who is to be woken once so many have ended. One waiter at a time.
+    waiter: Option<(usize, Box<dyn Waker>)>,
+}
+
+impl Shared {
+    fn end(&self, position: usize) {
+        let waiter = {
+            let mut state = lock(&self.state);
+            state.ended.push(position);
+            let count = state.ended.len();
+            state.waiter.take_if(|(wanted, _)| *wanted <= count)
+        };
+        self.changed.notify_all();
+        if let Some((_, waker)) = waiter {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for PyWatch {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[pymethods]
+impl PyWatch {
+    #[new]
+    fn new(jobs: Vec<Py<PyJob>>) -> PyResult<Self> {
+        for job in &jobs {
+            job.get().check_process()?;
+        }
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let watched = jobs
+            .into_iter()
+            .enumerate()
+            .map(|(position, job)| {
+                let flight = Arc::clone(&job.get().flight);
+                let shared = Arc::clone(&shared);
+                let id = flight.watch(Box::new(move || shared.end(position)));
+                (job, flight, id)
+            })
+            .collect();
+        Ok(Self { shared, watched })
+    }
+
+    /// The jobs that ended since the last call, in that order.
+    fn take(&self, py: Python<'_>) -> Vec<Py<PyJob>> {
+        let positions = {
+            let mut state = lock(&self.shared.state);
+            let fresh = state.ended[state.taken..].to_vec();
+            state.taken = state.ended.len();
+            fresh
+        };
+        positions
+            .into_iter()
+            .map(|position| self.watched[position].0.clone_ref(py))
+            .collect()
+    }
+
+    /// Wait until `count` jobs, or all, have ended. A job that waits runs those that have not begun.
+    fn wait(&self, py: Python<'_>, count: usize) -> PyResult<()> {
+        let count = count.min(self.watched.len());
+        if is_runner() {
+            for (_, flight, _) in &self.watched {
+                if lock(&self.shared.state).ended.len() >= count {
+                    break;
+                }
+                wait(py, flight, None)?;
+            }
+            return Ok(());
+        }
+        loop {
+            let is_enough = py.detach(|| {
+                let state = lock(&self.shared.state);
+                let (state, _) = self
+                    .shared
+                    .changed
+                    .wait_timeout_while(state, SIGNAL_SLICE, |state| state.ended.len() < count)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state.ended.len() >= count
+            });
+            if is_enough {
+                return Ok(());
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Have `future` resolved on its loop once `count` jobs, or all, have ended.
+    fn notify(
+        &self,
+        count: usize,
+        event_loop: Py<PyAny>,
+        mailbox: Py<PyMailbox>,
+        future: Py<PyAny>,
+    ) {
+        let count = count.min(self.watched.len());
+        let waker: Box<dyn Waker> = Box::new(LoopWaker {
+            mailbox,
+            event_loop,
+            future,
+        });
+        let (now, before) = {
+            let mut state = lock(&self.shared.state);
+            if state.ended.len() >= count {
+                (Some(waker), state.waiter.take())
+            } else {
+                (None, state.waiter.replace((count, waker)))
+            }
+        };
+        drop(before);
+        if let Some(waker) = now {
+            waker.wake();
+        }
+    }
+
+    #[classmethod]
+    fn __class_getitem__(class: &Bound<'_, PyType>, _item: &Bound<'_, PyAny>) -> Py<PyType> {
+        class.clone().unbind()
+    }
+
+    /// Forget the jobs; they go on.
+    fn leave(&self) {
+        let waiter = lock(&self.shared.state).waiter.take();
+        drop(waiter);
+        for (_, flight, id) in &self.watched {
+            drop(id.and_then(|id| flight.detach(id)));
+        }
+    }
+}

@@ -41,8 +41,8 @@ def test_reads_what_is_inside(root):
 
 def test_refuses_every_way_out(root):
     files = FileRoot(root)
-    os.symlink(root.parent / "x", root / "link")
-    os.symlink(root.parent, root / "up")
+    (root / "link").symlink_to(root.parent / "x")
+    (root / "up").symlink_to(root.parent)
     for url in [
         f"file://{root}/%2e%2e/x",
         f"file://{root}/../x",
@@ -73,15 +73,15 @@ def test_refuses_every_way_out(root):
     ]:
         with pytest.raises(BlockedURLError) as caught:
             files.read(url, 100)
-        for secret in (str(root), "etc", "outside"):
+        for secret in (str(root), "passwd", "%2e", "missing"):
             assert secret not in str(caught.value), url
 
 
 def test_the_root_and_links_inside_it_may_be_links(tmp_path, root):
     link = tmp_path / "link"
-    os.symlink(root, link)
-    os.symlink(root / "sub" / "c", root / "y")
-    os.symlink("sub", root / "s")
+    link.symlink_to(root)
+    (root / "y").symlink_to(root / "sub" / "c")
+    (root / "s").symlink_to("sub")
     files = FileRoot(link)
     assert files.read(f"file://{link}/y", 100) == b"deep"
     assert files.read(f"file://{link}/s/c", 100) == b"deep"
@@ -129,23 +129,20 @@ def test_a_file_of_many_reads_comes_whole(root):
     assert FileRoot(root).read(f"file://{root}/big", 1 << 22) == data
 
 
-def test_a_file_that_shrinks_or_grows_is_an_error_not_a_part(root, monkeypatch):
+@pytest.mark.parametrize("new_size", [1 << 20, (2 << 20) + 5], ids=["shrinks", "grows"])
+def test_a_file_that_changes_is_an_error_not_a_part(root, monkeypatch, new_size):
     target = root / "sub" / "c"
+    target.write_bytes(bytes(2 << 20))
     read = os.read
 
-    def change_then_read(descriptor, size):
+    def read_and_change(descriptor, size):
         data = read(descriptor, size)
-        with target.open("r+b") as file:
-            file.truncate(new_size)
+        os.truncate(target, new_size)
         return data
 
-    target.write_bytes(bytes(2 << 20))
-    for new_size in (1 << 20, (2 << 20) + 5):
-        target.write_bytes(bytes(2 << 20))
-        monkeypatch.setattr("safelight.connector.file_url.os.read", change_then_read)
-        with pytest.raises(FetchError, match="changed"):
-            FileRoot(root).read(f"file://{target}", 1 << 30)
-        monkeypatch.undo()
+    monkeypatch.setattr("safelight.connector.file_url.os.read", read_and_change)
+    with pytest.raises(FetchError, match="changed"):
+        FileRoot(root).read(f"file://{target}", 1 << 30)
 
 
 def test_a_folder_exchanged_for_a_link_meanwhile_leads_nowhere(root):
@@ -160,7 +157,7 @@ def test_a_folder_exchanged_for_a_link_meanwhile_leads_nowhere(root):
         folder, away = root / "sub", root / "away"
         while not stop.is_set():
             folder.rename(away)
-            os.symlink(outside, folder)
+            folder.symlink_to(outside)
             folder.unlink()
             away.rename(folder)
 

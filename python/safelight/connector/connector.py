@@ -11,8 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safelight._safelight import decode_base64
@@ -94,7 +96,18 @@ class MediaConnector:
         **ignored: Any,
     ) -> None:
         del ignored
+        for name, value in (("max_bytes", max_bytes), ("max_redirects", max_redirects)):
+            if value < 0:
+                raise RequestError(f"{name} must not be negative")
+        if retries < 0 or retry_backoff_s < 0:
+            raise RequestError("retries and retry_backoff_s must not be negative")
+        if timeout_s is not None and timeout_s <= 0:
+            raise RequestError("timeout_s must be positive")
         self._allowed_media_domains = tuple(allowed_media_domains or ())
+        if self._allowed_media_domains:
+            # A malformed list fails here; without the client there is nothing to allow.
+            with suppress(FetchError):
+                _http_url().get_allowed_domains(self._allowed_media_domains)
         self._files = FileRoot(allowed_local_media_path) if allowed_local_media_path else None
         self._allow_private_addresses = allow_private_addresses
         self._media_io_kwargs = dict(media_io_kwargs or {})
@@ -196,7 +209,7 @@ class MediaConnector:
             deadline = Deadline(self._get_timeout_s(timeout_s))
             if _HTTP not in sys.modules:
                 # Loading the client and the certificates takes a tenth of a second.
-                await _off_loop(lambda: _http() and self._get_network().ssl_context())
+                await _off_loop(self._load_client)
             download = self._download(media_ios, url)
             fetcher = await _http().get_async_fetcher(
                 self._get_network(), self._allow_private_addresses
@@ -221,7 +234,7 @@ class MediaConnector:
     def _load_data(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
         media_type, start, nbytes = split_data_url(url)
         max_bytes = self._get_max_bytes(media_ios)
-        if nbytes > max_bytes + 2:
+        if nbytes > max_bytes:
             raise PayloadTooLargeError(
                 f"data URL brings {nbytes} bytes, over max_bytes {max_bytes}",
                 limit=max_bytes,
@@ -251,18 +264,17 @@ class MediaConnector:
             raise
 
     def _download(self, media_ios: Sequence[MediaIO[Any]], url: str) -> Download:
-        _http()
+        http_url = _http_url()
         from safelight.connector.download import Download, FetchPolicy
-        from safelight.connector.http_url import AllowedDomains, parse_http_url
 
         policy = FetchPolicy(
-            AllowedDomains(self._allowed_media_domains),
+            http_url.get_allowed_domains(self._allowed_media_domains),
             self._max_redirects,
             self._retries,
             self._retry_backoff_s,
         )
         return Download(
-            parse_http_url(url),
+            http_url.parse_http_url(url),
             policy,
             max_bytes=self._get_max_bytes(media_ios),
             budget=self._download_budget,
@@ -270,6 +282,10 @@ class MediaConnector:
         )
 
     # --- options ---
+
+    def _load_client(self) -> None:
+        _http()
+        self._get_network().ssl_context()
 
     def _get_network(self) -> Network:
         if self._network is None:
@@ -285,7 +301,7 @@ class MediaConnector:
 
     def _get_max_bytes(self, media_ios: Iterable[MediaIO[Any]]) -> int:
         limits = (media_io.get_max_bytes() for media_io in media_ios)
-        return min((limit for limit in limits if limit is not None), default=self._max_bytes)
+        return min([self._max_bytes, *(limit for limit in limits if limit is not None)])
 
     @contextmanager
     def _charged(self, nbytes: int) -> Iterator[None]:
@@ -308,14 +324,21 @@ def _scheme(url: str) -> str:
     return match[1].lower() if match else ""
 
 
-def _http() -> Any:
+def _http() -> ModuleType:
+    return _of_http_extra(_HTTP)
+
+
+def _http_url() -> ModuleType:
+    return _of_http_extra("safelight.connector.http_url")
+
+
+def _of_http_extra(module: str) -> ModuleType:
     try:
-        from safelight.connector import http
+        return import_module(module)
     except ImportError as error:
         raise FetchError(
             "http: and https: URLs need the http extra: pip install safelight[http]"
         ) from error
-    return http
 
 
 def _reads_base64_itself(media_io: MediaIO[Any]) -> bool:

@@ -20,8 +20,8 @@ class DataURL(NamedTuple):
     """The caller's word for what the payload is; ``""`` where there is none."""
     start: int
     """Index of the payload's first character."""
-    max_payload_bytes: int
-    """No fewer than the payload decodes to, at most 2 more."""
+    nbytes: int
+    """What the payload decodes to, if it is well-formed."""
 
 
 def split_data_url(url: str) -> DataURL:
@@ -36,4 +36,6 @@ def split_data_url(url: str) -> DataURL:
     media_type, _, parameters = url[len("data:") : comma].partition(";")
     if parameters.rpartition(";")[2] != "base64":
         raise BlockedURLError("data URL is not base64: its header must end in ';base64'")
-    return DataURL(media_type, comma + 1, (len(url) - comma - 1) // 4 * 3)
+    padding = 2 if url.endswith("==") else 1 if url.endswith("=") else 0
+    nbytes = max((len(url) - comma - 1) // 4 * 3 - padding, 0)
+    return DataURL(media_type, comma + 1, nbytes)

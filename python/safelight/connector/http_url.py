@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import httpx2
 from safelight.connector.address import is_canonical_or_no_ipv4
 from safelight.errors import BlockedURLError, RequestError
 
-__all__ = ["AllowedDomains", "HTTPURL", "join_http_url", "parse_http_url"]
+__all__ = ["AllowedDomains", "HTTPURL", "get_allowed_domains", "join_http_url", "parse_http_url"]
 
 # RFC 3986 ends an authority at the first of these; a backslash is refused on its own account.
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
@@ -61,7 +62,7 @@ def parse_http_url(url: str) -> HTTPURL:
         raise BlockedURLError("URL has a control character")
     match = _AUTHORITY.match(url)
     if match is None:
-        raise BlockedURLError("URL must start with http:// or https://")
+        raise BlockedURLError("URL has no host: its scheme is not followed by '//'")
     authority = match[1]
     _check_authority(authority)
     try:
@@ -147,6 +148,16 @@ class AllowedDomains:
         """
         if self._hosts and url.host not in self._hosts:
             raise BlockedURLError("host is not in allowed_media_domains")
+
+
+@lru_cache(maxsize=64)
+def get_allowed_domains(domains: tuple[str, ...]) -> AllowedDomains:
+    """Return the allow list of `domains`, parsed once for all requests that have the same.
+
+    Raises:
+        RequestError: As `AllowedDomains`.
+    """
+    return AllowedDomains(domains)
 
 
 def _host(domain: str) -> str:

@@ -77,7 +77,7 @@ class Turns:
             for host in list(hosts):
                 waiters = hosts[host]
                 while waiters and waiters[0].done():
-                    waiters.popleft()
+                    del waiters[0]
                 if waiters and self._is_free(host):
                     self._take(host)
                     waiter = waiters.popleft()

@@ -90,7 +90,8 @@ class ProcessorInputs:
     def get_mm_hashes(self, model_id: str, algorithm: str = "blake3") -> MultiModalHashes:
         """Return the identity of every item, decoding none.
 
-        A hash covers the model, the item, and the options of its modality where there are any.
+        A hash covers the model, the item, and the options of its modality where there are any,
+        in whatever order they are given.
         The decode options are left out for a ref, whose key has them. A UUID stands for the
         item, so that with it all options count; a UUID without options is used verbatim.
 
@@ -103,7 +104,7 @@ class ProcessorInputs:
                 "media_io_kwargs": dict(self.media_io_kwargs.get(modality) or {}),
                 "mm_processor_kwargs": scope_mm_kwargs(self.hf_processor_mm_kwargs, modality),
             }
-            options = {name: value for name, value in options.items() if value}
+            options = {name: _in_order(value) for name, value in options.items() if value}
             hashes[modality] = [
                 _hash_item(
                     algorithm,
@@ -116,6 +117,15 @@ class ProcessorInputs:
                 for index in range(items.get_count())
             ]
         return hashes
+
+
+def _in_order(value: Any) -> Any:
+    """Return `value` with every mapping sorted by name: the hasher goes by their order."""
+    if isinstance(value, Mapping):
+        return {name: _in_order(value[name]) for name in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)):
+        return [_in_order(item) for item in value]
+    return value
 
 
 def _hash_item(

@@ -140,7 +140,7 @@ def test_a_file_that_shrinks_or_grows_is_an_error_not_a_part(root, monkeypatch):
         return data
 
     target.write_bytes(bytes(2 << 20))
-    for new_size in (1 << 20, (2 << 20) + 5):
+    for new_size in (1 << 20, (2 << 20) + 5):  # noqa: B007 - `change_then_read` uses it
         target.write_bytes(bytes(2 << 20))
         monkeypatch.setattr("safelight.connector.file_url.os.read", change_then_read)
         with pytest.raises(FetchError, match="changed"):

@@ -264,6 +264,6 @@ def _forget_after_fork() -> None:
     _shared.__init__()  # type: ignore[misc]
 
 
-atexit.register(lambda: _shared.close())
+atexit.register(_shared.close)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)

@@ -33,6 +33,7 @@ dev: $(STAMPS)/run $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/bench ## everything f
 
 fmt: $(STAMPS)/lint ## format Rust and Python, and mend what ruff can
 	cargo fmt --all
+	rustfmt --edition 2024 rust/fuzz/fuzz_targets/*.rs
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 
@@ -44,12 +45,14 @@ bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-be
 	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
 	@$(BIN)/python benches/report.py
 
-fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60); needs a nightly toolchain
-	@test -x $(BIN)/cargo-fuzz || cargo install --quiet --root $(VENV) cargo-fuzz --version 0.13.1
-	@export PATH="$(CURDIR)/$(BIN):$$PATH"; cd rust/fuzz && \
-	for target in $$(cargo +nightly fuzz list --fuzz-dir .); do \
+# cargo-fuzz needs unstable flags; the bootstrap switch lets a stable compiler take them.
+fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60)
+	@test -x $(BIN)/cargo-fuzz || cargo install --quiet --root $(VENV) cargo-fuzz --version 0.13.2
+	@export PATH="$(CURDIR)/$(BIN):$$PATH" RUSTC_BOOTSTRAP=1; \
+	for target in $$(cargo fuzz list --fuzz-dir rust/fuzz); do \
 		echo "fuzz $$target for $(FUZZ_SECONDS) s"; \
-		cargo +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+		cargo fuzz run --fuzz-dir rust/fuzz $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536 \
+			-print_final_stats=1 -verbosity=0 || exit 1; \
 	done
 
 soak: $(STAMPS)/wheel $(STAMPS)/test ## the tests with many more drawn cases, and those that take minutes
@@ -67,6 +70,7 @@ help: ## list the targets
 
 lint-rust: $(STAMPS)/lint
 	cargo fmt --all --check
+	rustfmt --edition 2024 --check rust/fuzz/fuzz_targets/*.rs
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
 

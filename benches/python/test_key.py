@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 
 import pytest
-from comparison import Comparison
 
+from comparison import Comparison
 from safelight import DecodeSpec, derive_media_key, derive_media_keys
 
 SPEC = DecodeSpec({"format": "RGB", "max_pixels": 178_956_970})
@@ -40,9 +40,7 @@ def test_one_key(compare: Comparison, size: int, target: float) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("count", "size", "target"), [(256, 640, 2.5), (16, 160 << 10, 1.3)]
-)
+@pytest.mark.parametrize(("count", "size", "target"), [(256, 640, 2.5), (16, 160 << 10, 1.3)])
 def test_batch_of_keys(compare: Comparison, count: int, size: int, target: float) -> None:
     payloads = [index.to_bytes(4, "little") * (size // 4) for index in range(count)]
     compare(

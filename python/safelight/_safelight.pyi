@@ -2,18 +2,14 @@
 
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final
 
-from typing_extensions import disjoint_base
+from safelight.errors import MediaError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
-from collections.abc import Sequence
-from os import PathLike
-from typing import Any, Self, final
-
-from safelight.errors import MediaError
 
 # --- spec ---
 
@@ -136,7 +132,6 @@ class Job(Generic[_T_co]):
     def done(self) -> bool: ...
     def __class_getitem__(cls, _item: Any) -> type[Self]: ...
 
-@disjoint_base
 class Pool:
     def __new__(
         cls,
@@ -180,7 +175,6 @@ def available_cores() -> int: ...
 
 # --- cache ---
 
-@disjoint_base
 class Cache:
     def __new__(
         cls,

@@ -23,7 +23,7 @@ from safelight.connector.address import is_allowed_address
 from safelight.connector.deadline import Deadline
 from safelight.errors import BlockedURLError, FetchError, FetchRefusedError
 
-__all__ = ["SYSTEM_NETWORK", "AsyncGuard", "Network", "SyncGuard"]
+__all__ = ["AsyncGuard", "Network", "SYSTEM_NETWORK", "SyncGuard"]
 
 # An answer of more addresses than this helps nobody; the first ones are tried.
 _MAX_ADDRESSES = 8

@@ -9,6 +9,7 @@ mod base64;
 mod digest;
 mod error;
 mod key;
+mod pixels;
 mod probe;
 mod spec;
 
@@ -21,6 +22,8 @@ mod _safelight {
     use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
+    #[pymodule_export]
+    use crate::pixels::{PyPixels, decode_image};
     #[pymodule_export]
     use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
     #[pymodule_export]

@@ -13,6 +13,7 @@ mod fork;
 mod key;
 mod payload;
 mod pool;
+mod pixels;
 mod probe;
 mod spec;
 
@@ -35,6 +36,9 @@ mod _safelight {
     };
     #[pymodule_export]
     use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
+    use crate::pixels::{PyPixels, decode_image};
+    #[pymodule_export]
+    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 

@@ -1,0 +1,32 @@
+//! Memory for pixels: zeroed lazily by the system, and a failure to get it is an answer.
+
+use std::alloc::{Layout, alloc_zeroed};
+
+use crate::decode::{Declined, Refusal};
+
+/// `len` zero bytes. Pages that are never written cost nothing, so a file that claims more
+/// pixels than it brings takes address space only.
+pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>, Refusal> {
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    let layout = Layout::array::<u8>(len).map_err(|_| Declined("too large"))?;
+    // SAFETY: `layout` has a size above zero.
+    let pointer = unsafe { alloc_zeroed(layout) };
+    if pointer.is_null() {
+        return Err(Declined("out of memory").into());
+    }
+    let bytes = std::ptr::slice_from_raw_parts_mut(pointer, len);
+    // SAFETY: the global allocator gave `pointer` for `len` bytes of alignment 1, all initialized
+    // to zero; the box is their only owner.
+    Ok(unsafe { Box::from_raw(bytes) }.into_vec())
+}
+
+/// Width times height times `unit`, or a refusal.
+pub(crate) fn area(width: u32, height: u32, unit: usize) -> Result<usize, Refusal> {
+    usize::try_from(u64::from(width) * u64::from(height))
+        .ok()
+        .and_then(|pixels| pixels.checked_mul(unit))
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or_else(|| Declined("too large").into())
+}

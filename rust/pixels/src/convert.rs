@@ -1,0 +1,322 @@
+//! Pillow's mode conversions, fused with turning upright into one pass over the pixels.
+//!
+//! Every mode is read as RGBA, pixel by pixel, and written as the target; the compiler removes
+//! what a pair does not need. Must equal `Image.convert` and `Image.paste` of the pinned Pillow.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "levels are computed in wider types and are 0..=255 by the formula or a clamp"
+)]
+
+use crate::buffer::zeroed;
+use crate::decode::Refusal;
+use crate::mode::Mode;
+use crate::picture::{Palette, Picture, Transparency};
+use crate::turn::Walk;
+use crate::{Cancel, Request, Target};
+
+/// Rows between two looks at the cancel flag.
+const ROWS_PER_CHECK: usize = 64;
+
+/// Side of the tiles in which a turned picture is copied, so that both sides stay in cache.
+const TILE: usize = 32;
+
+/// `picture` as `request` wants it.
+pub(crate) fn finish(
+    picture: Picture,
+    request: &Request,
+    cancel: &Cancel,
+) -> Result<Picture, Refusal> {
+    let job = Job { request, cancel };
+    let Some(target) = request.target else {
+        return job.turned(picture);
+    };
+    match (target, picture.mode) {
+        (Target::Rgb, Mode::Rgb)
+            if picture.transparency.is_none() || request.background.is_none() =>
+        {
+            return job.turned(Picture {
+                transparency: None,
+                ..picture
+            });
+        }
+        (Target::L, Mode::L) | (Target::Rgba, Mode::Rgba) => return job.turned(picture),
+        _ => {}
+    }
+    let is_transparent = picture.mode.has_alpha() || picture.transparency.is_some();
+    match (target, request.background) {
+        (Target::Rgba, _) => job.with_reader(picture, Mode::Rgba, |color| color),
+        (Target::Rgb, Some(background)) if is_transparent => {
+            job.with_reader(picture, Mode::Rgb, move |color| over(color, background))
+        }
+        (Target::Rgb, _) => job.with_reader(picture, Mode::Rgb, |[r, g, b, _]| [r, g, b]),
+        (Target::L, _) => job.with_reader(picture, Mode::L, |[r, g, b, _]| [luma(r, g, b)]),
+    }
+}
+
+/// `color` pasted over `background` with its own alpha.
+fn over([r, g, b, alpha]: [u8; 4], background: [u8; 3]) -> [u8; 3] {
+    let blend = |ink: u8, paper: u8| {
+        let (ink, paper, alpha) = (u32::from(ink), u32::from(paper), u32::from(alpha));
+        let sum = ink * alpha + paper * (255 - alpha) + 128;
+        // Division by 255, rounded: exact for every sum up to 255 * 255 + 128.
+        (((sum >> 8) + sum) >> 8) as u8
+    };
+    [
+        blend(r, background[0]),
+        blend(g, background[1]),
+        blend(b, background[2]),
+    ]
+}
+
+/// ITU-R 601-2 luma in 16-bit fixed point, rounded.
+fn luma(r: u8, g: u8, b: u8) -> u8 {
+    let sum = u32::from(r) * 19_595 + u32::from(g) * 38_470 + u32::from(b) * 7_471 + 0x8000;
+    (sum >> 16) as u8
+}
+
+fn gray(level: u8) -> [u8; 4] {
+    [level, level, level, 255]
+}
+
+fn cmyk([c, m, y, k]: [u8; 4]) -> [u8; 4] {
+    let light = 255 - u32::from(k);
+    let ink = |level: u8| {
+        let product = u32::from(level) * light + 128;
+        let scaled = ((product >> 8) + product) >> 8;
+        light.saturating_sub(scaled) as u8
+    };
+    [ink(c), ink(m), ink(y), 255]
+}
+
+struct Job<'a> {
+    request: &'a Request,
+    cancel: &'a Cancel,
+}
+
+impl Job<'_> {
+    /// The picture turned upright, its mode kept.
+    fn turned(&self, picture: Picture) -> Result<Picture, Refusal> {
+        if self.request.orientation == 1 {
+            return Ok(picture);
+        }
+        let mode = picture.mode;
+        match mode.pixel_bytes() {
+            1 => self.map(picture, mode, |pixel: [u8; 1]| pixel),
+            2 => self.map(picture, mode, |pixel: [u8; 2]| pixel),
+            3 => self.map(picture, mode, |pixel: [u8; 3]| pixel),
+            _ => self.map(picture, mode, |pixel: [u8; 4]| pixel),
+        }
+    }
+
+    /// Map every pixel, read as RGBA, by `write`; palette and transparency are used up.
+    fn with_reader<const D: usize>(
+        &self,
+        mut picture: Picture,
+        mode: Mode,
+        write: impl Fn([u8; 4]) -> [u8; D],
+    ) -> Result<Picture, Refusal> {
+        let palette = picture.palette.take();
+        let transparency = picture.transparency.take();
+        // Transparency matters to alpha alone; Pillow drops it in every other conversion.
+        match picture.mode {
+            Mode::Bilevel | Mode::L => {
+                let clear = gray_key(transparency.as_ref());
+                let table = table(|level| {
+                    let color = gray(level);
+                    write(if clear == Some(level) {
+                        cleared(color)
+                    } else {
+                        color
+                    })
+                });
+                self.map(picture, mode, |[level]| table[usize::from(level)])
+            }
+            Mode::P => {
+                let colors = transparent_palette(palette, transparency);
+                let table = table(|index| write(colors[usize::from(index)]));
+                self.map(picture, mode, |[index]| table[usize::from(index)])
+            }
+            Mode::La => self.map(picture, mode, |[level, alpha]| {
+                write([level, level, level, alpha])
+            }),
+            Mode::Pa => {
+                let colors = palette.unwrap_or_else(Palette::blank).colors;
+                self.map(picture, mode, |[index, alpha]| {
+                    let [r, g, b, _] = colors[usize::from(index)];
+                    write([r, g, b, alpha])
+                })
+            }
+            Mode::Rgb => match transparency {
+                Some(Transparency::Color(clear)) => {
+                    let clear = clear.map(|sample| (sample & 0xFF) as u8);
+                    self.map(picture, mode, |[r, g, b]| {
+                        let color = [r, g, b, 255];
+                        write(if [r, g, b] == clear {
+                            cleared(color)
+                        } else {
+                            color
+                        })
+                    })
+                }
+                _ => self.map(picture, mode, |[r, g, b]| write([r, g, b, 255])),
+            },
+            Mode::Rgba => self.map(picture, mode, write),
+            Mode::Cmyk => self.map(picture, mode, |pixel| write(cmyk(pixel))),
+            Mode::I16 | Mode::I16Big => {
+                let clear = gray_key(transparency.as_ref());
+                let is_big = picture.mode == Mode::I16Big;
+                self.map(picture, mode, |pixel| {
+                    let sample = if is_big {
+                        u16::from_be_bytes(pixel)
+                    } else {
+                        u16::from_le_bytes(pixel)
+                    };
+                    let level = sample.min(255) as u8;
+                    let color = gray(level);
+                    write(if clear == Some(level) {
+                        cleared(color)
+                    } else {
+                        color
+                    })
+                })
+            }
+            Mode::I => self.map(picture, mode, |pixel| {
+                write(gray(i32::from_le_bytes(pixel).clamp(0, 255) as u8))
+            }),
+            Mode::F => self.map(picture, mode, |pixel| {
+                // A cast from float saturates, and truncates toward zero.
+                write(gray(f32::from_le_bytes(pixel) as u8))
+            }),
+        }
+    }
+
+    /// Map every pixel by `each`, turning upright on the way.
+    fn map<const S: usize, const D: usize>(
+        &self,
+        mut picture: Picture,
+        mode: Mode,
+        each: impl Fn([u8; S]) -> [u8; D],
+    ) -> Result<Picture, Refusal> {
+        let (width, height) = (picture.width as usize, picture.height as usize);
+        let walk = Walk::new(self.request.orientation, width, height);
+        if self.request.orientation == 1 && D <= S {
+            self.map_in_place(&mut picture.pixels, width, &each)?;
+            picture.pixels.truncate(width * height * D);
+            picture.pixels.shrink_to_fit();
+        } else {
+            let mut out = zeroed(width * height * D)?;
+            let (stored, _) = picture.pixels.as_chunks::<S>();
+            let (upright, _) = out.as_chunks_mut::<D>();
+            if self.request.orientation == 1 {
+                self.map_rows(stored, upright, width, &each)?;
+            } else {
+                self.map_walk(stored, upright, walk, &each)?;
+            }
+            picture.pixels = out;
+        }
+        picture.mode = mode;
+        picture.width = u32::try_from(walk.width).unwrap_or(picture.width);
+        picture.height = u32::try_from(walk.height).unwrap_or(picture.height);
+        Ok(picture)
+    }
+
+    fn map_in_place<const S: usize, const D: usize>(
+        &self,
+        pixels: &mut [u8],
+        width: usize,
+        each: &impl Fn([u8; S]) -> [u8; D],
+    ) -> Result<(), Refusal> {
+        let count = pixels.len() / S;
+        let step = width.max(1) * ROWS_PER_CHECK;
+        let mut done = 0;
+        while done < count {
+            self.cancel.check()?;
+            let end = (done + step).min(count);
+            for index in done..end {
+                let mut pixel = [0; S];
+                pixel.copy_from_slice(&pixels[index * S..][..S]);
+                pixels[index * D..][..D].copy_from_slice(&each(pixel));
+            }
+            done = end;
+        }
+        Ok(())
+    }
+
+    fn map_rows<const S: usize, const D: usize>(
+        &self,
+        stored: &[[u8; S]],
+        upright: &mut [[u8; D]],
+        width: usize,
+        each: &impl Fn([u8; S]) -> [u8; D],
+    ) -> Result<(), Refusal> {
+        let step = width.max(1) * ROWS_PER_CHECK;
+        for (from, to) in stored.chunks(step).zip(upright.chunks_mut(step)) {
+            self.cancel.check()?;
+            for (pixel, place) in from.iter().zip(to) {
+                *place = each(*pixel);
+            }
+        }
+        Ok(())
+    }
+
+    fn map_walk<const S: usize, const D: usize>(
+        &self,
+        stored: &[[u8; S]],
+        upright: &mut [[u8; D]],
+        walk: Walk,
+        each: &impl Fn([u8; S]) -> [u8; D],
+    ) -> Result<(), Refusal> {
+        for (band, rows) in upright.chunks_mut(walk.width * TILE).enumerate() {
+            self.cancel.check()?;
+            let top = band * TILE;
+            for left in (0..walk.width).step_by(TILE) {
+                let right = (left + TILE).min(walk.width);
+                for (y, row) in rows.chunks_mut(walk.width).enumerate() {
+                    for (x, place) in (left..right).zip(&mut row[left..right]) {
+                        *place = each(stored[walk.stored(x, top + y)]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cleared([r, g, b, _]: [u8; 4]) -> [u8; 4] {
+    [r, g, b, 0]
+}
+
+fn table<const D: usize>(each: impl Fn(u8) -> [u8; D]) -> [[u8; D]; 256] {
+    let mut table = [[0; D]; 256];
+    for (index, entry) in (0..=255).zip(&mut table) {
+        *entry = each(index);
+    }
+    table
+}
+
+/// The transparent gray as Pillow compares it: the low byte.
+fn gray_key(transparency: Option<&Transparency>) -> Option<u8> {
+    match transparency {
+        Some(Transparency::Gray(sample)) => Some((sample & 0xFF) as u8),
+        _ => None,
+    }
+}
+
+fn transparent_palette(
+    palette: Option<Palette>,
+    transparency: Option<Transparency>,
+) -> Box<[[u8; 4]; 256]> {
+    let mut colors = palette.unwrap_or_else(Palette::blank).colors;
+    match transparency {
+        Some(Transparency::Index(index)) => colors[usize::from(index)][3] = 0,
+        Some(Transparency::Alphas(alphas)) => {
+            for (color, alpha) in colors.iter_mut().zip(alphas) {
+                color[3] = alpha;
+            }
+        }
+        _ => {}
+    }
+    colors
+}

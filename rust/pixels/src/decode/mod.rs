@@ -1,0 +1,160 @@
+//! One decoder a format behind one trait, and the choice among them.
+//!
+//! Owns the order: header, limits, plan, memory, pixels. Each format is a file of its own.
+
+#[cfg(feature = "jpeg")]
+mod jpeg;
+mod png;
+mod reader;
+
+use safelight_core::Error;
+
+use crate::buffer::zeroed;
+use crate::convert;
+use crate::mode::Mode;
+use crate::picture::{Palette, Picture, Transparency};
+use crate::{Cancel, Request};
+
+/// Why a file is left to Pillow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Declined(pub &'static str);
+
+/// Why there are no pixels.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Left to Pillow.
+    Declined(Declined),
+    /// Refused for good.
+    Failed(Error),
+}
+
+impl From<Declined> for Refusal {
+    fn from(reason: Declined) -> Self {
+        Self::Declined(reason)
+    }
+}
+
+/// What a decoder says of a file before it touches a pixel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// Pillow's name of the format.
+    pub format: &'static str,
+    /// Columns.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// The mode that the file decodes to.
+    pub mode: Mode,
+}
+
+/// Memory that a decode needs from its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Bytes of the buffer. The pixels come to lie at its front; a codec may use the rest.
+    pub(crate) buffer_bytes: usize,
+    /// Bytes of the pixels.
+    pub(crate) pixel_bytes: usize,
+}
+
+/// A decoder of one format, opened on one file.
+pub(crate) trait Codec<'a>: Sized {
+    /// Read the header. Everything that makes Pillow refuse the file at open is declined here.
+    fn open(data: &'a [u8]) -> Result<Self, Refusal>;
+
+    /// Size and mode.
+    fn header(&self) -> Header;
+
+    /// The memory that [`Codec::decode`] needs; checked arithmetic, no allocation.
+    fn plan(&self) -> Result<Plan, Refusal>;
+
+    /// Decode into `buffer`, which has [`Plan::buffer_bytes`] zero bytes.
+    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal>;
+
+    /// The palette and the transparent color, once decoded.
+    fn colors(&mut self) -> (Option<Palette>, Option<Transparency>) {
+        (None, None)
+    }
+}
+
+/// The formats served, by their first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    #[cfg(feature = "jpeg")]
+    Jpeg,
+    Png,
+}
+
+fn sniff(data: &[u8]) -> Result<Format, Refusal> {
+    match data {
+        #[cfg(feature = "jpeg")]
+        [0xFF, 0xD8, 0xFF, ..] => Ok(Format::Jpeg),
+        [0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, ..] => Ok(Format::Png),
+        _ => Err(Declined("format is not served").into()),
+    }
+}
+
+/// What the decoder of the format says of `data`; `None` where Pillow has to be asked.
+#[must_use]
+pub fn header(data: &[u8]) -> Option<Header> {
+    fn of<'a, C: Codec<'a>>(data: &'a [u8]) -> Option<Header> {
+        C::open(data).ok().map(|codec| codec.header())
+    }
+    match sniff(data).ok()? {
+        #[cfg(feature = "jpeg")]
+        Format::Jpeg => of::<jpeg::Jpeg<'_>>(data),
+        Format::Png => of::<png::Png<'_>>(data),
+    }
+}
+
+pub(crate) fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<Picture, Refusal> {
+    match sniff(data)? {
+        #[cfg(feature = "jpeg")]
+        Format::Jpeg => decode_as::<jpeg::Jpeg<'_>>(data, request, cancel),
+        Format::Png => decode_as::<png::Png<'_>>(data, request, cancel),
+    }
+}
+
+/// Pillow warns above this many pixels and refuses at twice as many, whatever our own limit is.
+const PILLOW_MAX_PIXELS: u64 = 178_956_970;
+
+fn decode_as<'a, C: Codec<'a>>(
+    data: &'a [u8],
+    request: &Request,
+    cancel: &Cancel,
+) -> Result<Picture, Refusal> {
+    let mut codec = C::open(data)?;
+    let header = codec.header();
+    let pixels = u64::from(header.width) * u64::from(header.height);
+    if pixels == 0 {
+        return Err(Declined("no pixels").into());
+    }
+    if request.max_pixels != 0 && pixels > request.max_pixels {
+        let Header { width, height, .. } = header;
+        return Err(Refusal::Failed(Error::limit(
+            format!(
+                "image is {width}x{height} = {pixels} pixels, over max_image_pixels {}",
+                request.max_pixels
+            ),
+            request.max_pixels,
+            pixels,
+        )));
+    }
+    if pixels > PILLOW_MAX_PIXELS {
+        return Err(Declined("over the limit that Pillow has").into());
+    }
+    let plan = codec.plan()?;
+    let mut buffer = zeroed(plan.buffer_bytes)?;
+    cancel.check()?;
+    codec.decode(&mut buffer, cancel)?;
+    buffer.truncate(plan.pixel_bytes);
+    let (palette, transparency) = codec.colors();
+    let picture = Picture {
+        width: header.width,
+        height: header.height,
+        mode: header.mode,
+        pixels: buffer,
+        palette,
+        transparency,
+    };
+    convert::finish(picture, request, cancel)
+}

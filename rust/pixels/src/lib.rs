@@ -1,0 +1,108 @@
+//! Image decoders whose result equals Pillow's, byte for byte.
+//!
+//! Owns the pixels: one decoder a format, Pillow's modes and their conversions, and turning
+//! upright. A file is decoded only where equality with Pillow is proven; for everything else,
+//! damaged files above all, the answer is [`Outcome::Declined`] and Pillow has the last word. The
+//! only crate with C or SIMD; must never know of Python, nor do more work than the limits allow.
+
+mod buffer;
+mod convert;
+mod decode;
+mod mode;
+mod picture;
+mod turn;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use safelight_core::{Error, Result};
+
+pub use decode::{Declined, Header, header};
+pub use mode::Mode;
+pub use picture::{Palette, Picture, Transparency};
+
+use decode::Refusal;
+
+/// What to decode to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The mode to convert to; `None` keeps the image's own.
+    pub target: Option<Target>,
+    /// What a picture with transparency is pasted over when the target is RGB; `None` drops the
+    /// alpha instead, as Pillow's plain `convert` does.
+    pub background: Option<[u8; 3]>,
+    /// The largest width times height; 0 is no limit.
+    pub max_pixels: u64,
+    /// EXIF orientation to undo, 1 to 8.
+    pub orientation: u8,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            target: Some(Target::Rgb),
+            background: Some([255; 3]),
+            max_pixels: 178_956_970,
+            orientation: 1,
+        }
+    }
+}
+
+/// A mode that every picture converts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// One byte a pixel, ITU-R 601-2 luma.
+    L,
+    /// Three bytes a pixel.
+    Rgb,
+    /// Four bytes a pixel, alpha not premultiplied.
+    Rgba,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Decoded: equal to what Pillow makes of the file.
+    Decoded(Picture),
+    /// Not served here; the reason is for tests and counters.
+    Declined(Declined),
+}
+
+/// A flag that ends a decode from outside, at its next group of rows.
+#[derive(Debug, Default)]
+pub struct Cancel(AtomicBool);
+
+impl Cancel {
+    /// End the decode; it is then declined.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// The flag as the byte that C reads, atomically, while others may write it.
+    #[cfg(feature = "jpeg")]
+    fn as_byte(&self) -> *const u8 {
+        self.0.as_ptr().cast::<u8>().cast_const()
+    }
+
+    fn check(&self) -> std::result::Result<(), Refusal> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Refusal::Declined(Declined("cancelled")));
+        }
+        Ok(())
+    }
+}
+
+/// Decode the first picture of `data`.
+///
+/// # Errors
+/// A limit error over `max_pixels`; malformed where the orientation is not 1 to 8. Damaged files
+/// are declined, not errors.
+pub fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<Outcome> {
+    if !(1..=8).contains(&request.orientation) {
+        return Err(Error::malformed("orientation is not 1 to 8"));
+    }
+    match decode::decode(data, request, cancel) {
+        Ok(picture) => Ok(Outcome::Decoded(picture)),
+        Err(Refusal::Declined(reason)) => Ok(Outcome::Declined(reason)),
+        Err(Refusal::Failed(error)) => Err(error),
+    }
+}

@@ -1,0 +1,259 @@
+//! Decoded pixels as an object that numpy, torch and Pillow read and write without a copy.
+//!
+//! Extract, detach, decode, wrap. The one file of the binding with unsafe code: the buffer
+//! protocol hands out raw memory. Must never attach while decoding.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyTuple};
+use safelight_pixels::{Cancel, Mode, Outcome, Picture, Request, Target, Transparency};
+
+use crate::error::BindingResult;
+
+/// The pixels of one image, in memory that this object owns.
+///
+/// Exports a writable, C-contiguous buffer: height x width, and channels where there are more
+/// than one; uint8, except uint16 for ``I;16`` and ``I;16B``, int32 for ``I``, float32 for ``F``.
+#[pyclass(name = "Pixels", frozen, module = "safelight._safelight")]
+pub(crate) struct PyPixels {
+    width: u32,
+    height: u32,
+    mode: Mode,
+    memory: Memory,
+    shape: [isize; 3],
+    strides: [isize; 3],
+    dimensions: c_int,
+    palette: Option<Vec<u8>>,
+    transparency: Option<Transparency>,
+}
+
+/// Bytes that exported buffers may read and write, as Python's own mutable buffers may be.
+struct Memory {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory is owned by this value alone and never moves. Rust code does not touch it
+// after the constructor until it is freed, when no exported buffer is left; those who write
+// through exported buffers coordinate among themselves, as with a numpy array.
+unsafe impl Send for Memory {}
+// SAFETY: as above; a shared reference gives out the address, never a Rust reference.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        let start = Box::into_raw(bytes.into_boxed_slice()).cast::<u8>();
+        Self { start, len }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let bytes = ptr::slice_from_raw_parts_mut(self.start, self.len);
+        // SAFETY: made by `Box::into_raw` of a slice of this length, and freed once.
+        drop(unsafe { Box::from_raw(bytes) });
+    }
+}
+
+impl PyPixels {
+    fn new(picture: Picture) -> Self {
+        let Picture {
+            width,
+            height,
+            mode,
+            pixels,
+            palette,
+            transparency,
+        } = picture;
+        let sample = mode.sample_bytes();
+        let channels = mode.pixel_bytes() / sample;
+        let pixel = mode.pixel_bytes();
+        // A picture that was decoded has fewer than `isize::MAX` bytes.
+        let signed = |size: usize| size.cast_signed();
+        Self {
+            width,
+            height,
+            mode,
+            memory: Memory::new(pixels),
+            shape: [
+                signed(height as usize),
+                signed(width as usize),
+                signed(channels),
+            ],
+            strides: [
+                signed(width as usize * pixel),
+                signed(pixel),
+                signed(sample),
+            ],
+            dimensions: if channels == 1 { 2 } else { 3 },
+            palette: palette.map(|palette| palette.rgb()),
+            transparency,
+        }
+    }
+
+    fn format(&self) -> &'static CStr {
+        match self.mode {
+            Mode::I16 => c"<H",
+            Mode::I16Big => c">H",
+            Mode::I => c"<i",
+            Mode::F => c"<f",
+            _ => c"B",
+        }
+    }
+}
+
+#[pymethods]
+impl PyPixels {
+    /// Columns.
+    #[getter]
+    fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// Rows.
+    #[getter]
+    fn height(&self) -> u32 {
+        self.height
+    }
+
+    /// Width and height, in Pillow's order.
+    #[getter]
+    fn size(&self) -> (u32, u32) {
+        (self.width, self.height)
+    }
+
+    /// Pillow's name of the mode. Mode ``1`` has a byte a pixel here, 0 or 255.
+    #[getter]
+    fn mode(&self) -> &'static str {
+        self.mode.name()
+    }
+
+    /// Bytes of the pixels.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.memory.len
+    }
+
+    /// The palette of modes ``P`` and ``PA`` as packed RGB, None for other modes.
+    #[getter]
+    fn palette<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let palette = self.palette.as_ref()?;
+        Some(PyBytes::new(py, palette))
+    }
+
+    /// Pillow's ``info["transparency"]``: an int, a tuple of three, bytes, or None.
+    #[getter]
+    fn transparency<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(Some(match &self.transparency {
+            None => return Ok(None),
+            Some(Transparency::Index(index)) => index.into_pyobject(py)?.into_any(),
+            Some(Transparency::Gray(gray)) => gray.into_pyobject(py)?.into_any(),
+            Some(Transparency::Color(color)) => PyTuple::new(py, color)?.into_any(),
+            Some(Transparency::Alphas(alphas)) => PyBytes::new(py, alphas).into_any(),
+        }))
+    }
+
+    fn __len__(&self) -> usize {
+        self.height as usize
+    }
+
+    fn __repr__(&self) -> String {
+        let Self {
+            width,
+            height,
+            mode,
+            ..
+        } = self;
+        format!("<Pixels {width}x{height} {}>", mode.name())
+    }
+
+    // SAFETY contract: Python calls this with a valid `view`, and releases it before `slf` dies.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let this = slf.get();
+        let wants = |flag: c_int| flags & flag == flag;
+        // SAFETY: `view` is a Py_buffer for this call to fill. What it points to is owned by the
+        // object, which `obj` keeps alive; shape and strides never change in a frozen class.
+        unsafe {
+            (*view).buf = this.memory.start.cast::<c_void>();
+            (*view).len = this.memory.len.cast_signed();
+            (*view).readonly = 0;
+            (*view).itemsize = this.mode.sample_bytes().cast_signed();
+            (*view).format = if wants(ffi::PyBUF_FORMAT) {
+                this.format().as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).ndim = if wants(ffi::PyBUF_ND) {
+                this.dimensions
+            } else {
+                1
+            };
+            (*view).shape = if wants(ffi::PyBUF_ND) {
+                this.shape.as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).strides = if wants(ffi::PyBUF_STRIDES) {
+                this.strides.as_ptr().cast_mut()
+            } else {
+                ptr::null_mut()
+            };
+            (*view).suboffsets = ptr::null_mut();
+            (*view).internal = ptr::null_mut();
+            (*view).obj = slf.into_any().into_ptr();
+        }
+        Ok(())
+    }
+}
+
+/// Decode an image as Pillow would, its first picture turned upright and in `mode`.
+///
+/// The interpreter is detached for the whole decode. None means that Pillow has to be asked: the
+/// format or this kind of it is not served, or the file is damaged.
+#[pyfunction]
+#[pyo3(signature = (data, mode = Some("RGB"), background = Some((255, 255, 255)), max_pixels = 178_956_970, orientation = 1))]
+pub(crate) fn decode_image(
+    py: Python<'_>,
+    data: PyBackedBytes,
+    mode: Option<&str>,
+    background: Option<(u8, u8, u8)>,
+    max_pixels: u64,
+    orientation: u8,
+) -> PyResult<Option<PyPixels>> {
+    let target = match mode {
+        None => None,
+        Some("RGB") => Some(Target::Rgb),
+        Some("RGBA") => Some(Target::Rgba),
+        Some("L") => Some(Target::L),
+        Some(_) => return Ok(None),
+    };
+    if !(1..=8).contains(&orientation) {
+        return Err(PyValueError::new_err("orientation must be 1 to 8"));
+    }
+    let request = Request {
+        target,
+        background: background.map(|(red, green, blue)| [red, green, blue]),
+        max_pixels,
+        orientation,
+    };
+    let outcome: BindingResult<Outcome> = py.detach(|| {
+        safelight_pixels::decode(&data, &request, &Cancel::default()).map_err(Into::into)
+    });
+    Ok(match outcome? {
+        Outcome::Decoded(picture) => Some(PyPixels::new(picture)),
+        Outcome::Declined(_) => None,
+    })
+}

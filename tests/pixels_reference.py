@@ -1,0 +1,130 @@
+"""What Pillow makes of an image file, and how to compare a native decode with it.
+
+Owns the judgment of the `test_pixels*` modules and builders of raw files. Decodes nothing itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import warnings
+import zlib
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from safelight._safelight import Pixels, decode_image
+
+WHITE = (255, 255, 255)
+# An orientation that swaps the sides, and the transposition that undoes it.
+TURNED = (6, Image.Transpose.ROTATE_270)
+
+
+def encode(image: Image.Image, format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def open_with_pillow(data: bytes) -> Image.Image | None:
+    """The loaded first frame; None where Pillow refuses the file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            image = Image.open(io.BytesIO(data))
+            image.load()
+        except Exception:  # noqa: BLE001 - plugins raise whatever their parsers trip over
+            return None
+        return image
+
+
+def over(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    """`image` as RGB, pasted over `background` where it has any transparency."""
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        paper = Image.new("RGB", image.size, background)
+        paper.paste(clear, mask=clear.getchannel("A"))
+        return paper
+    return image.convert("RGB")
+
+
+def pixel_bytes(pixels: Pixels) -> bytes:
+    """The pixels as `Image.tobytes` gives them."""
+    array = np.asarray(pixels)
+    return (np.packbits(array > 0, axis=1) if pixels.mode == "1" else array).tobytes()
+
+
+def digest(pixels: Pixels) -> str:
+    return hashlib.sha256(pixel_bytes(pixels)).hexdigest()
+
+
+def native(data: bytes, mode: str | None, *options: Any, orientation: int = 1) -> Pixels:
+    pixels = decode_image(data, mode, *(options or (None,)), 0, orientation)
+    assert pixels is not None
+    return pixels
+
+
+def assert_as_pillow(data: bytes, *, is_served: bool | None = None) -> bool:
+    """Compare every target mode with Pillow; whether native code served the file.
+
+    A declined file is no difference, because Pillow then decodes it; `is_served` says that it
+    must, or must not, be declined.
+    """
+    pixels = decode_image(data, None, None, 0)
+    if is_served is not None:
+        assert (pixels is not None) == is_served
+    if pixels is None:
+        return False
+    image = open_with_pillow(data)
+    assert image is not None, "native code accepts what Pillow refuses"
+    assert (pixels.mode, pixels.size) == (image.mode, image.size)
+    assert pixel_bytes(pixels) == image.tobytes()
+    assert pixels.transparency == image.info.get("transparency")
+    if image.mode == "P":
+        assert list(pixels.palette or b"") == image.getpalette()
+    for mode in ("L", "RGB", "RGBA"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of alphas that the mode drops
+            expected = image.convert(mode)
+        assert pixel_bytes(native(data, mode)) == expected.tobytes(), mode
+    for background in (WHITE, (10, 200, 77)):
+        pasted = over(image, background)
+        assert pixel_bytes(native(data, "RGB", background)) == pasted.tobytes()
+    orientation, method = TURNED
+    turned = native(data, "RGB", WHITE, orientation=orientation)
+    assert turned.size == (image.height, image.width)
+    assert pixel_bytes(turned) == over(image.transpose(method), WHITE).tobytes()
+    turned = native(data, None, orientation=orientation)
+    assert pixel_bytes(turned) == image.transpose(method).tobytes()
+    return True
+
+
+def upright(data: bytes) -> Image.Image:
+    image = open_with_pillow(data)
+    assert image is not None
+    return ImageOps.exif_transpose(image)
+
+
+def chunk(name: bytes, body: bytes, damage: int = 0) -> bytes:
+    crc = zlib.crc32(name + body) ^ damage
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", crc)
+
+
+def png(
+    size: tuple[int, int],
+    bits: int,
+    color_type: int,
+    raw: bytes,
+    *,
+    before: bytes = b"",
+    after: bytes = b"",
+    is_interlaced: bool = False,
+    stream: bytes | None = None,
+) -> bytes:
+    """A PNG of filtered rows `raw`, with chunks `before` and `after` the pixels."""
+    header = struct.pack(">IIBBBBB", *size, bits, color_type, 0, 0, is_interlaced)
+    body = zlib.compress(raw, 1) if stream is None else stream
+    parts = [chunk(b"IHDR", header), before, chunk(b"IDAT", body), after, chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

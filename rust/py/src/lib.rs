@@ -12,8 +12,8 @@ mod error;
 mod fork;
 mod key;
 mod payload;
-mod pool;
 mod pixels;
+mod pool;
 mod probe;
 mod spec;
 
@@ -35,10 +35,9 @@ mod _safelight {
         PyJob, PyMailbox, PyPool, PyWatch, available_cores, is_worker, py_media_pool,
     };
     #[pymodule_export]
-    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
     use crate::pixels::{PyPixels, decode_image};
     #[pymodule_export]
-    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_prefix};
+    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 

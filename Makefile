@@ -15,6 +15,10 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --uv
 WHEEL_SOURCES := Cargo.toml pyproject.toml $(shell find rust -type f -not -path '*/target/*' -not -path 'rust/fuzz/*')
 FUZZ_SECONDS := 60
+# cmake comes into .venv as a wheel; last in the path, so that the system's own programs win.
+export PATH := $(PATH):$(CURDIR)/$(BIN)
+# libjpeg-turbo's SIMD code needs an assembler on x86. Where there is none, JPEG is left to Pillow.
+NATIVE = $(shell case "$$(uname -m)" in (x86_64|i?86) command -v nasm >/dev/null || echo --no-default-features;; esac)
 # System packages that a build needs and that neither Rust nor PyPI brings, named as their command is.
 # The only place that lists them: `.ci/run` installs them, every other target says what is missing.
 TOOLS :=
@@ -29,7 +33,7 @@ test: $(STAMPS)/wheel $(STAMPS)/test ## cargo test and pytest
 
 dev: $(STAMPS)/run $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/bench ## everything for development, and a debug build
 	@rm -f $(STAMPS)/wheel
-	$(MATURIN)
+	$(MATURIN) $(NATIVE)
 
 fmt: $(STAMPS)/lint ## format Rust and Python, and mend what ruff can
 	cargo fmt --all
@@ -68,11 +72,11 @@ help: ## list the targets
 
 # --- the parts of lint ---
 
-lint-rust: $(STAMPS)/lint
+lint-rust: $(STAMPS)/lint $(STAMPS)/nasm
 	cargo fmt --all --check
 	rustfmt --edition 2024 --check rust/fuzz/fuzz_targets/*.rs
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
+	cargo clippy --quiet --workspace --all-targets $(NATIVE) -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items $(NATIVE)
 
 lint-python: $(STAMPS)/wheel $(STAMPS)/lint
 	$(BIN)/ruff format --check .
@@ -119,6 +123,12 @@ $(STAMPS)/test: requirements/test.txt requirements/torch.txt requirements/constr
 	$(INSTALL) $$backend -r requirements/torch.txt
 	@touch $@
 
-$(STAMPS)/wheel: $(WHEEL_SOURCES) $(STAMPS)/run
-	$(MATURIN) --release
+$(STAMPS)/nasm: $(STAMPS)/venv
+	@if [ -n "$(NATIVE)" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends nasm >/dev/null || true; fi
+	@touch $@
+
+$(STAMPS)/wheel: $(WHEEL_SOURCES) $(STAMPS)/run $(STAMPS)/nasm
+	@test -z "$(NATIVE)" || echo "no nasm: JPEG is left to Pillow; to decode it natively, install nasm, then make clean"
+	$(MATURIN) --release $(NATIVE)
 	@touch $@

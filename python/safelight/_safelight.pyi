@@ -6,6 +6,7 @@ from os import PathLike
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final
 
 from safelight.errors import MediaError
+from safelight.executor import MediaPool
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -169,7 +170,7 @@ class Watch(Generic[_T]):
     def leave(self) -> None: ...
     def __class_getitem__(cls, _item: Any) -> type[Self]: ...
 
-def media_pool() -> Pool: ...
+def media_pool() -> MediaPool: ...
 def is_worker() -> bool: ...
 def available_cores() -> int: ...
 
@@ -221,6 +222,7 @@ class Cache:
 class Ticket:
     def result(self, again: Any) -> Any: ...
     def leave(self) -> None: ...
+
 # --- pixels ---
 
 @final
@@ -249,6 +251,6 @@ def decode_image(
     data: bytes | bytearray,
     mode: str | None = "RGB",
     background: tuple[int, int, int] | None = (255, 255, 255),
-    max_pixels: int = 178_956_970,
+    max_pixels: int = ...,
     orientation: int = 1,
 ) -> Pixels | None: ...

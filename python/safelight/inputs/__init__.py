@@ -11,6 +11,7 @@ from safelight.inputs.request import (
     MultiModalHashes,
     MultiModalInputs,
     ProcessorInputs,
+    is_text,
     scope_mm_kwargs,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "MultiModalKwargsItems",
     "PlaceholderRange",
     "ProcessorInputs",
+    "is_text",
     "scope_mm_kwargs",
 ]

@@ -70,8 +70,10 @@ class MultiModalFlatField(BaseMultiModalField):
         """Return each item's run of rows.
 
         Raises:
-            ValueError: The sizes do not add up to the rows.
+            ValueError: The sizes do not add up to the rows, or one is negative.
         """
+        if min(self.sizes, default=0) < 0:
+            raise ValueError("sizes must not be negative")
         if sum(self.sizes) != len(data):
             raise ValueError(f"sizes add up to {sum(self.sizes)}, but there are {len(data)} rows")
         runs, start = [], 0
@@ -216,7 +218,9 @@ def nested_nbytes(value: NestedTensors) -> int:
 def owned(value: NestedTensors) -> NestedTensors:
     """Return `value` in storage of its own, so that dropping its siblings frees them."""
     if isinstance(value, np.ndarray):
-        return value if value.base is None else value.copy()
+        # A view of a whole array keeps nothing else alive, so that copying it would be a waste.
+        is_whole = value.base is None or value.nbytes == nested_nbytes(value)
+        return value if is_whole else value.copy()
     if hasattr(value, "untyped_storage"):
         is_whole = value.untyped_storage().nbytes() == value.nbytes
         return value if is_whole else value.clone()

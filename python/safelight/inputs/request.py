@@ -19,7 +19,13 @@ from safelight.ref import MediaRef
 if TYPE_CHECKING:
     from safelight.cache.processor import MultiModalProcessorOnlyCache
 
-__all__ = ["MultiModalHashes", "MultiModalInputs", "ProcessorInputs", "scope_mm_kwargs"]
+__all__ = [
+    "MultiModalHashes",
+    "MultiModalInputs",
+    "ProcessorInputs",
+    "is_text",
+    "scope_mm_kwargs",
+]
 
 MultiModalHashes = dict[str, list[str]]
 """Hash of each item by modality, in the order of the request: hex, or a client's UUID."""
@@ -27,6 +33,15 @@ MultiModalHashes = dict[str, list[str]]
 # Names of transformers: options under these apply to one modality only.
 _SCOPES = {"image": "images_kwargs", "video": "videos_kwargs", "audio": "audio_kwargs"}
 _SCOPE_NAMES = frozenset((*_SCOPES.values(), "text_kwargs", "common_kwargs"))
+
+
+def is_text(string: str) -> bool:
+    """Whether `string` has UTF-8 bytes: JSON can bring lone surrogates, which have none."""
+    try:
+        string.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def scope_mm_kwargs(kwargs: Mapping[str, Any], modality: str) -> dict[str, Any]:

@@ -20,22 +20,41 @@ def tensor_type(processor: Any) -> str:
 
 
 def fingerprint(processor: Any, options: Mapping[str, Any]) -> bytes:
-    """Return 32 bytes that tell apart processors whose outputs may differ.
+    """Return 32 bytes that tell apart processors whose items may differ. The same in every process.
 
-    Class, backend, transformers' version, every resolved setting and the server's `options`: two
-    backends of one model differ by up to two levels of uint8.
+    Of the image processor its class, backend and every resolved setting, because two backends of
+    one model differ by up to two levels of uint8; of the whole its class and the tokens that stand
+    for media, because an item brings those too; transformers' version and the server's `options`.
     """
     import transformers
 
+    image_processor = processor.image_processor
     description = {
-        "class": f"{type(processor).__module__}.{type(processor).__qualname__}",
-        "backend": tensor_type(processor),
+        "processor": _class_name(processor),
+        "tokens": {
+            name: value
+            for name, value in vars(processor).items()
+            if name.endswith(("_token", "_token_id")) and isinstance(value, (int, str))
+        },
+        "image_processor": _class_name(image_processor),
+        "backend": tensor_type(image_processor),
         "transformers": transformers.__version__,
-        "settings": processor.to_dict(),
+        "settings": image_processor.to_dict(),
         "options": dict(options),
     }
-    text = json.dumps(description, sort_keys=True, default=repr)
+    text = json.dumps(description, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).digest()
+
+
+def _class_name(obj: object) -> str:
+    return f"{type(obj).__module__}.{type(obj).__qualname__}"
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON takes in place of `value`, in an order that all processes agree on."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 def select_kwargs(processor: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:

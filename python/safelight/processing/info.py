@@ -69,7 +69,7 @@ class ProcessingInfo:
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that tell apart processors whose outputs may differ."""
-        return hf.fingerprint(self.image_processor, self.mm_processor_kwargs)
+        return hf.fingerprint(self.hf_processor, self.mm_processor_kwargs)
 
     @property
     def model_id(self) -> str:
@@ -97,8 +97,16 @@ class ProcessingInfo:
         Raises:
             RequestError: The prompt brings more items than it may.
         """
+        self.validate_counts(items.get_all_counts())
+
+    def validate_counts(self, counts: Mapping[str, int]) -> None:
+        """Refuse numbers of items by modality as `validate_num_items` does, before there are any.
+
+        Raises:
+            RequestError: The prompt brings more items than it may.
+        """
         allowed = self.allowed_mm_limits
-        for modality, count in items.get_all_counts().items():
+        for modality, count in counts.items():
             if modality not in allowed:
                 raise RequestError(f"the model takes no {modality} input")
             if count > allowed[modality]:
@@ -134,10 +142,9 @@ class ProcessingInfo:
             raise RequestError(f"the model takes no {modality} input")
         if media_io_kwargs and not self.trust_request_kwargs:
             raise RequestError("media_io_kwargs are not accepted from requests")
-        server_kwargs = self.media_io_kwargs.get(modality)
-        kwargs = media_io.merge_kwargs(server_kwargs, media_io_kwargs)
         make: Callable[..., MediaIO[Any]] = media_io  # each modality has options of its own
         try:
+            kwargs = media_io.merge_kwargs(self.media_io_kwargs.get(modality), media_io_kwargs)
             return make(**kwargs, decoded_budget=decoded_budget)
         except (TypeError, ValueError) as error:
             raise RequestError(f"media_io_kwargs of {modality} are not valid") from error

@@ -22,6 +22,7 @@ from safelight.inputs import (
     MultiModalKwargsItem,
     MultiModalKwargsItems,
     ProcessorInputs,
+    is_text,
     scope_mm_kwargs,
 )
 from safelight.inputs.fields import owned
@@ -31,6 +32,7 @@ from safelight.processing.info import ProcessingInfo
 from safelight.processing.prompt_updates import PromptReplacement, apply_prompt_updates
 from safelight.processing.state import MultiModalApplyState
 from safelight.processing.timing import TimingContext
+from safelight.ref import MediaRef
 
 __all__ = ["BaseMultiModalProcessor"]
 
@@ -67,6 +69,8 @@ class BaseMultiModalProcessor(ABC):
     processes_in_parallel: ClassVar[bool] = False
 
     _overridden_steps: ClassVar[frozenset[str]] = frozenset()
+    # Set on a class of its own once the log says that its requests run whole.
+    _is_told: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,7 +82,8 @@ class BaseMultiModalProcessor(ABC):
     def __init__(self, info: ProcessingInfo) -> None:
         self.info = info
         self.data_parser = info.get_data_parser()
-        if not self.two_phase:
+        if not self.two_phase and "_is_told" not in vars(type(self)):
+            type(self)._is_told = True
             _logger.info(
                 "%s overrides %s without declaring two_phase: requests run whole on one worker",
                 type(self).__name__,
@@ -107,7 +112,10 @@ class BaseMultiModalProcessor(ABC):
         hf_processor_mm_kwargs: Mapping[str, Any],
         out_mm_kwargs: MultiModalKwargsItems,
     ) -> Sequence[PromptReplacement]:
-        """Return what the processed items make of their placeholders."""
+        """Return what the processed items make of their placeholders.
+
+        Asked without any items too, for the targets alone.
+        """
 
     def _validate_item(
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
@@ -151,6 +159,7 @@ class BaseMultiModalProcessor(ABC):
         """
         timing = TimingContext(enabled=False) if timing_ctx is None else timing_ctx
         self.info.validate_num_items(inputs.mm_data_items)
+        _validate_request(inputs)
         state = MultiModalApplyState(inputs, timing)
         try:
             for position in _positions(state):
@@ -197,18 +206,17 @@ class BaseMultiModalProcessor(ABC):
         """Return what the cache lacks, each identity once; give back the budget of the rest."""
         cache, fingerprint = state.inputs.cache, self.info.fingerprint
         assert cache is not None
-        misses: dict[str, _Position] = {}
+        misses: list[_Position] = []
+        one_of_each = set(_one_of_each(state))
         for position in _positions(state):
             assert position.mm_hash is not None
-            raw = state.items[position.modality].get_raw(position.index)
-            if position.mm_hash not in misses and not cache.is_cached(
-                fingerprint, position.mm_hash
-            ):
+            raw = _raw(state, position)
+            if position in one_of_each and not cache.is_cached(fingerprint, position.mm_hash):
                 _require_media(state, position)
-                misses[position.mm_hash] = position
-            elif hasattr(raw, "refund"):
+                misses.append(position)
+            elif isinstance(raw, MediaRef):
                 raw.refund()
-        return list(misses.values())
+        return misses
 
     def _entries_with_cache(
         self, state: MultiModalApplyState
@@ -224,7 +232,7 @@ class BaseMultiModalProcessor(ABC):
                 entry = cache.get(fingerprint, position.mm_hash)
                 if entry is not None:
                     entries[position.mm_hash] = entry
-        misses = [place for place in _first_of_each(state) if place.mm_hash not in entries]
+        misses = [place for place in _one_of_each(state) if place.mm_hash not in entries]
         for position in misses:
             _require_media(state, position)
         state.submit((place.modality, place.index) for place in misses)
@@ -291,12 +299,13 @@ class BaseMultiModalProcessor(ABC):
             updates = self._get_prompt_updates(
                 MultiModalDataItems({modality: selected}), kwargs, items
             )
+        except MediaError as error:
+            raise error.at(modality, selected.get_original_index(0)) from error
         except SafelightError:
             raise
         except Exception as error:
-            index = selected.get_original_index(0)
             raise MediaError("the model's processor cannot process it").at(
-                modality, index
+                modality, selected.get_original_index(0)
             ) from error
         for name, elem in item.items():
             item[name] = type(elem)(_read_only(owned(elem.data)), elem.field)
@@ -306,8 +315,12 @@ class BaseMultiModalProcessor(ABC):
         )
 
     def _scoped_kwargs(self, inputs: ProcessorInputs, modality: str) -> dict[str, Any]:
-        kwargs = {**self.info.mm_processor_kwargs, **inputs.hf_processor_mm_kwargs}
-        return scope_mm_kwargs(kwargs, modality)
+        # Scoped before they are merged, so that a request overrides an option of the server
+        # whichever form the two have, and nothing else of it.
+        return {
+            **scope_mm_kwargs(self.info.mm_processor_kwargs, modality),
+            **scope_mm_kwargs(inputs.hf_processor_mm_kwargs, modality),
+        }
 
     def _check_item(self, state: MultiModalApplyState, position: _Position) -> None:
         modality, index = position.modality, position.index
@@ -321,8 +334,17 @@ class BaseMultiModalProcessor(ABC):
         """Token ids of a prompt whose placeholders are not expanded."""
         if not isinstance(prompt, str):
             return prompt
+        if not is_text(prompt):
+            raise RequestError("the prompt is not valid text: it has a lone surrogate")
         token_ids: list[int] = self.info.tokenizer(prompt)["input_ids"]
         return token_ids
+
+    def _get_targets(self) -> dict[str, list[Sequence[int]]]:
+        """What stands for an item in a prompt, by modality."""
+        targets: dict[str, list[Sequence[int]]] = {}
+        for update in self._get_prompt_updates(MultiModalDataItems(), {}, MultiModalKwargsItems()):
+            targets.setdefault(update.modality, []).append(update.target)
+        return targets
 
     def _merge(
         self,
@@ -340,7 +362,9 @@ class BaseMultiModalProcessor(ABC):
         with state.timing.record("tokenize"):
             token_ids = self._tokenize(state.inputs.prompt)
         with state.timing.record("expand"):
-            token_ids, placeholders = apply_prompt_updates(token_ids, updates)
+            token_ids, placeholders = apply_prompt_updates(
+                token_ids, updates, targets=self._get_targets()
+            )
         return MultiModalInputs(
             type="multimodal",
             prompt_token_ids=token_ids,
@@ -349,6 +373,21 @@ class BaseMultiModalProcessor(ABC):
             mm_placeholders=placeholders,
             mm_cache_hits=hits,
         )
+
+
+def _validate_request(inputs: ProcessorInputs) -> None:
+    """Refuse options that are no options, and UUIDs that are not one an item."""
+    for options in (inputs.hf_processor_mm_kwargs, inputs.media_io_kwargs):
+        if not isinstance(options, Mapping):
+            raise RequestError("processor and decode options must be objects")
+    for modality, uuids in (inputs.mm_uuid_items or {}).items():
+        count = inputs.mm_data_items.get_count(modality, strict=False)
+        if len(uuids) != count:
+            raise RequestError(f"there are {len(uuids)} uuids for {count} {modality} items")
+        given: Sequence[object] = uuids
+        for index, uuid in enumerate(given):
+            if uuid is not None and not (isinstance(uuid, str) and uuid and is_text(uuid)):
+                raise RequestError(f"the uuid of {modality} {index} must be a string, not empty")
 
 
 def _can_use_cache(inputs: ProcessorInputs) -> bool:
@@ -366,18 +405,23 @@ def _positions(state: MultiModalApplyState) -> Iterator[_Position]:
             yield _Position(modality, index, mm_hash)
 
 
-def _first_of_each(state: MultiModalApplyState) -> Iterator[_Position]:
-    """The first item of each identity."""
-    seen: set[str | None] = set()
+def _one_of_each(state: MultiModalApplyState) -> list[_Position]:
+    """One item of each identity, in the order of the request: the first that has media, if any."""
+    chosen: dict[str | None, _Position] = {}
     for position in _positions(state):
-        if position.mm_hash not in seen:
-            seen.add(position.mm_hash)
-            yield position
+        known = chosen.get(position.mm_hash)
+        if known is None or (_raw(state, known) is None and _raw(state, position) is not None):
+            chosen[position.mm_hash] = position
+    return [position for position in _positions(state) if chosen[position.mm_hash] == position]
+
+
+def _raw(state: MultiModalApplyState, position: _Position) -> object:
+    return state.items[position.modality].get_raw(position.index)
 
 
 def _require_media(state: MultiModalApplyState, position: _Position) -> None:
     """Refuse an item that came as a UUID alone and that no cache holds."""
-    if state.items[position.modality].get_raw(position.index) is None:
+    if _raw(state, position) is None:
         raise RequestError(
             f"{position.modality} {position.index} has a uuid but no media, and no cache holds it"
         )

@@ -77,63 +77,107 @@ class ResolvedPromptUpdate:
 
 
 def apply_prompt_updates(
-    token_ids: Sequence[int], updates: Mapping[str, Sequence[ResolvedPromptUpdate]]
+    token_ids: Sequence[int],
+    updates: Mapping[str, Sequence[ResolvedPromptUpdate]],
+    *,
+    targets: Mapping[str, Sequence[Sequence[int]]] | None = None,
 ) -> tuple[list[int], dict[str, list[PlaceholderRange]]]:
     """Replace the targets of all items, and say where each item's tokens are.
 
     Args:
         token_ids: The prompt with one target an item.
         updates: One update an item by modality, in the order of the items.
+        targets: What stands for items of each modality, so that a placeholder without any item
+            is found too.
 
     Returns:
         The expanded token ids, and a range for each item. Linear in the prompt for targets of
         one token.
 
     Raises:
-        RequestError: The prompt has fewer or more targets than there are items.
+        RequestError: The prompt has fewer or more targets than there are items, or an item takes
+            no tokens.
     """
     prompt = list(token_ids)
     expanded: list[int] = []
     placeholders: dict[str, list[PlaceholderRange]] = {modality: [] for modality in updates}
-    pending = {modality: 0 for modality, of_modality in updates.items() if of_modality}
-    matches = {name: _find(prompt, updates[name][0].target, 0) for name in pending}
+    searches = _begin_searches(prompt, updates, targets or {})
     start = 0
-    while pending:
-        modality = min(pending, key=lambda name: matches[name])
-        match, index = matches[modality], pending[modality]
-        if match == len(prompt):
-            raise _count_error(prompt, updates, modality)
-        update = updates[modality][index]
+    # The first of equals wins, so that a target of two modalities goes to the one named first.
+    while searches and (search := min(searches, key=_match_of)).match < len(prompt):
+        if not search.items:
+            raise _count_error(prompt, updates, search)
+        update, match = search.items.pop(), search.match
+        if not update.content.full:
+            index = len(placeholders[search.modality])
+            raise RequestError(f"{search.modality} {index} takes no tokens of the prompt")
         expanded += prompt[start:match]
-        placeholders[modality].append(
+        placeholders[search.modality].append(
             PlaceholderRange(len(expanded), len(update.content.full), update.content.is_embed)
         )
         expanded += update.content.full
         start = match + len(update.target)
-        if index + 1 < len(updates[modality]):
-            pending[modality] = index + 1
-        else:
-            del pending[modality]
-        for name in pending:
-            # What this modality consumed may overlap another's next match.
-            if name == modality or matches[name] < start:
-                matches[name] = _find(prompt, updates[name][pending[name]].target, start)
-    for modality, of_modality in updates.items():
-        if of_modality and _find(prompt, of_modality[-1].target, start) < len(prompt):
-            raise _count_error(prompt, updates, modality)
+        for other in searches:
+            # What this item consumed may overlap another's next match.
+            if other is search or other.match < start:
+                other.find(prompt, start)
+    for search in searches:
+        if search.items:
+            raise _count_error(prompt, updates, search)
     expanded += prompt[start:]
     return expanded, placeholders
 
 
+class _Search:
+    """Where the next target of one modality is, and who takes it."""
+
+    __slots__ = ("items", "match", "modality", "target")
+
+    def __init__(
+        self, modality: str, items: list[ResolvedPromptUpdate], target: tuple[int, ...] = ()
+    ) -> None:
+        self.modality = modality
+        # Last first, because taking from the end of a list is cheap.
+        self.items = items[::-1]
+        self.target = target
+        self.match = 0
+
+    def find(self, prompt: list[int], start: int) -> None:
+        """Look for the next item's target; after the last item, for one too many."""
+        if self.items:
+            self.target = self.items[-1].target
+        self.match = _find(prompt, self.target, start)
+
+
+def _begin_searches(
+    prompt: list[int],
+    updates: Mapping[str, Sequence[ResolvedPromptUpdate]],
+    targets: Mapping[str, Sequence[Sequence[int]]],
+) -> list[_Search]:
+    searches = [_Search(modality, list(items)) for modality, items in updates.items() if items]
+    for modality, of_modality in targets.items():
+        if not updates.get(modality):
+            searches += [_Search(modality, [], tuple(target)) for target in of_modality]
+    for search in searches:
+        search.find(prompt, 0)
+    return searches
+
+
+def _match_of(search: _Search) -> int:
+    return search.match
+
+
 def _count_error(
-    prompt: list[int], updates: Mapping[str, Sequence[ResolvedPromptUpdate]], modality: str
+    prompt: list[int], updates: Mapping[str, Sequence[ResolvedPromptUpdate]], search: _Search
 ) -> RequestError:
-    target, count, start = updates[modality][0].target, 0, 0
+    items = updates.get(search.modality, ())
+    target = items[0].target if items else search.target
+    count = start = 0
     while (match := _find(prompt, target, start)) < len(prompt):
         count, start = count + 1, match + len(target)
     return RequestError(
-        f"the prompt has {count} {modality} placeholders "
-        f"for {len(updates[modality])} {modality} items"
+        f"the prompt has {count} {search.modality} placeholders "
+        f"for {len(items)} {search.modality} items"
     )
 
 

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from safelight.errors import LimitError
+from safelight.errors import LimitError, RequestError
 from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems
 from safelight.parse import (
     DictEmbeddingItems,
+    ImageEmbeddingItems,
     ImageProcessorItems,
     ModalityDataItems,
     MultiModalDataItems,
@@ -48,7 +49,7 @@ class Qwen2VLMultiModalDataParser(MultiModalDataParser):
             data,
             "image",
             required_fields={"image_embeds", "image_grid_thw"},
-            fields_factory=lambda fields: _image_fields(fields, self._merge_size),
+            fields_factory=lambda fields: _embedding_fields(fields, self._merge_size),
         )
 
 
@@ -86,6 +87,8 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
     ) -> None:
         items = mm_items[modality]
+        if isinstance(items, ImageEmbeddingItems):
+            raise RequestError("image embeddings must come with their image_grid_thw")
         if not isinstance(items, ImageProcessorItems) or not _is_size_known(items.get_raw(index)):
             return
         width, height = items.get_image_size(index)
@@ -93,7 +96,8 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
             raise LimitError(
                 f"image is {width}x{height}, over aspect ratio {_MAX_ASPECT_RATIO}",
                 limit=_MAX_ASPECT_RATIO,
-                actual=max(width, height) // max(1, min(width, height)),
+                # Rounded up, so that what is over the limit reads as over it.
+                actual=-(-max(width, height) // max(1, min(width, height))),
             )
 
     def _get_mm_fields_config(
@@ -132,6 +136,26 @@ def _image_fields(
         "image_embeds": MultiModalFieldConfig.flat_from_sizes("image", tokens),
         "image_grid_thw": MultiModalFieldConfig.batched("image"),
     }
+
+
+def _embedding_fields(
+    fields: Mapping[str, Any], merge_size: int
+) -> Mapping[str, MultiModalFieldConfig]:
+    """The layout of embeddings that a client brought, once their grids make sense.
+
+    Raises:
+        RequestError: The grids are not rows of three positive integers, whole tokens each.
+    """
+    grids = fields["image_grid_thw"]
+    is_whole = not (hasattr(grids, "is_floating_point") and grids.is_floating_point()) and not (
+        hasattr(grids, "dtype") and getattr(grids.dtype, "kind", "i") not in "iu"
+    )
+    if not is_whole or len(grids.shape) != 2 or grids.shape[1] != 3:
+        raise RequestError("image_grid_thw must be integers of shape (items, 3)")
+    for frames, rows, columns in grids.tolist():
+        if min(frames, rows, columns) < 1 or rows % merge_size or columns % merge_size:
+            raise RequestError(f"image_grid_thw must be positive, in multiples of {merge_size}")
+    return _image_fields(fields, merge_size)
 
 
 def _patch_count(grid: Any) -> int:

@@ -6,7 +6,8 @@ happens, submitted work is drained before payloads are released.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,7 +37,6 @@ class MultiModalApplyState:
     """
 
     __slots__ = (
-        "_drained",
         "_forks",
         "_is_closed",
         "decodes",
@@ -52,7 +52,6 @@ class MultiModalApplyState:
         self.items, self._forks = _fork_items(inputs.mm_data_items)
         self.hashes: MultiModalHashes | None = None
         self.decodes: list[MediaDecodeJob] = []
-        self._drained = 0
         self._is_closed = False
 
     @property
@@ -77,7 +76,7 @@ class MultiModalApplyState:
             MediaError: The first failure in the order of the request, with modality and index.
         """
         with self.timing.record("decode"):
-            collect_media_decodes(self._undrained())
+            collect_media_decodes(self.decodes)
 
     async def wait_decodes_async(self) -> None:
         """Wait as `wait_decodes` does, without holding up the event loop.
@@ -86,12 +85,7 @@ class MultiModalApplyState:
         then it propagates.
         """
         with self.timing.record("decode"):
-            await collect_media_decodes_async(self._undrained())
-
-    def _undrained(self) -> Sequence[MediaDecodeJob]:
-        jobs = self.decodes[self._drained :]
-        self._drained = len(self.decodes)
-        return jobs
+            await collect_media_decodes_async(self.decodes)
 
     def close(self) -> None:
         """Drain what was submitted, then release the request's share of the payloads."""
@@ -106,6 +100,20 @@ class MultiModalApplyState:
         for fork in self._forks:
             fork.refund()
             fork.release()
+
+    async def close_async(self) -> None:
+        """Close as `close` does, without holding up the event loop.
+
+        A cancellation, also a repeated one, propagates once the state is closed.
+        """
+        for job in self.decodes:
+            job.future.cancel()
+        try:
+            # What the decodes came to matters no more, only that they have ended.
+            with suppress(Exception):
+                await collect_media_decodes_async(self.decodes)
+        finally:
+            self.close()
 
     def __enter__(self) -> Self:
         return self

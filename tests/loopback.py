@@ -52,6 +52,10 @@ class Exchange:
         """Send a redirect."""
         self.answer(status=status, headers={"Location": location})
 
+    def wait_for_the_end(self, seconds: float) -> bool:
+        """Wait until the test is over, at most `seconds`; whether it is."""
+        return self._server.stopping.wait(seconds)
+
     def reset(self) -> None:
         """End the connection by a reset instead of a close."""
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -64,8 +68,15 @@ Answer = Callable[[Exchange], None]
 class Server:
     """A threaded server on loopback; a context manager."""
 
-    def __init__(self, answer: Answer, *, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        greeting: bytes = b"",
+    ) -> None:
         self._answer = answer
+        self._greeting = greeting
         self._ssl_context = ssl_context
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -117,6 +128,7 @@ class Server:
                 connection = self._ssl_context.wrap_socket(connection, server_side=True)
             with self._lock:
                 self._open.add(connection)
+            connection.sendall(self._greeting)
             while self._serve_one(connection):
                 pass
         with self._lock:

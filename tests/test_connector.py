@@ -10,9 +10,9 @@ import sys
 import threading
 
 import pytest
-from loopback import Server, fails_as
 from PIL import Image
 
+from loopback import Server, fails_as
 from safelight import (
     BlockedURLError,
     DecodedBudget,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -44,7 +43,6 @@ __all__ = ["MediaConnector"]
 T = TypeVar("T")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):", re.ASCII)
-_HTTP = "safelight.connector.http"
 _DEFAULT_MAX_BYTES = 256 << 20
 _DEFAULT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 5.0
@@ -207,9 +205,9 @@ class MediaConnector:
             if _scheme(url) not in ("http", "https"):
                 return await _off_loop(partial(self._load_local, media_ios, url))
             deadline = Deadline(self._get_timeout_s(timeout_s))
-            if _HTTP not in sys.modules:
-                # Loading the client and the certificates takes a tenth of a second.
-                await _off_loop(self._load_client)
+            if not _client.is_loaded:
+                # The client and the certificates take a fifth of a second.
+                await _off_loop(partial(_client.load, self._get_network))
             download = self._download(media_ios, url)
             fetcher = await _http().get_async_fetcher(
                 self._get_network(), self._allow_private_addresses
@@ -283,10 +281,6 @@ class MediaConnector:
 
     # --- options ---
 
-    def _load_client(self) -> None:
-        _http()
-        self._get_network().ssl_context()
-
     def _get_network(self) -> Network:
         if self._network is None:
             from safelight.connector.network import SYSTEM_NETWORK
@@ -324,8 +318,22 @@ def _scheme(url: str) -> str:
     return match[1].lower() if match else ""
 
 
+class _Client:
+    """Whether everything that the first fetch on a loop needs has been imported."""
+
+    is_loaded = False
+
+    def load(self, get_network: Callable[[], Network]) -> None:
+        _http().load_for_asyncio()
+        get_network().ssl_context()
+        self.is_loaded = True
+
+
+_client = _Client()
+
+
 def _http() -> ModuleType:
-    return _of_http_extra(_HTTP)
+    return _of_http_extra("safelight.connector.http")
 
 
 def _http_url() -> ModuleType:

@@ -12,6 +12,8 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import suppress
+from importlib import import_module
 from typing import cast
 
 import httpcore2
@@ -22,7 +24,13 @@ from safelight.connector.network import AsyncGuard, Network, SyncGuard
 from safelight.connector.turns import Turns
 from safelight.errors import FetchError
 
-__all__ = ["AsyncFetcher", "SyncFetcher", "get_async_fetcher", "get_sync_fetcher"]
+__all__ = [
+    "AsyncFetcher",
+    "SyncFetcher",
+    "get_async_fetcher",
+    "get_sync_fetcher",
+    "load_for_asyncio",
+]
 
 MAX_CONNECTIONS = 64
 MAX_CONNECTIONS_PER_HOST = 16
@@ -34,6 +42,13 @@ _CLIENT_ERRORS = (
     httpcore2.ProtocolError,
     httpcore2.UnsupportedProtocol,
 )
+
+
+def load_for_asyncio() -> None:
+    """Import what the client would import on the event loop, at its first request there."""
+    # A private module, so its absence is no fault: it costs the first fetch some time.
+    with suppress(ImportError):
+        import_module("anyio._backends._asyncio")
 
 
 def _request(download: Download, deadline: Deadline) -> httpcore2.Request:

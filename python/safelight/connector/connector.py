@@ -20,6 +20,7 @@ from safelight._safelight import decode_base64
 from safelight.budget import DecodedBudget, DownloadBudget
 from safelight.connector.data_url import split_data_url
 from safelight.connector.deadline import Deadline
+from safelight.connector.disk_cache import get_disk_cache
 from safelight.connector.file_url import FileRoot
 from safelight.connector.registry import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import (
@@ -34,7 +35,7 @@ from safelight.executor import media_pool, media_pool_wait
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
-    from safelight.connector.download import Download
+    from safelight.connector.http_fetch import HTTPFetch
     from safelight.connector.network import Network
     from safelight.media.base import MediaIO
 
@@ -69,6 +70,11 @@ class MediaConnector:
         retry_backoff_s: Longest wait before the first retry; it doubles from there.
         decoded_budget: What the decoders that the connector makes charge.
         download_budget: What the request may bring in all, by any scheme.
+        cache_dir: Folder in which payloads of http(s) URLs are kept, shared by processes; None
+            keeps none.
+        cache_max_bytes: Size of that folder; the least recently used go first.
+        cache_ttl_s: Seconds for which a kept payload is served unasked. After that the server is
+            asked whether it is still good, if it gave an ETag.
         network: Look-ups and connections; None is the operating system's.
         ignored: Keywords of other connectors, so that one configuration serves several.
 
@@ -90,6 +96,9 @@ class MediaConnector:
         retry_backoff_s: float = 0.1,
         decoded_budget: DecodedBudget | None = None,
         download_budget: DownloadBudget | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_max_bytes: int = 1 << 30,
+        cache_ttl_s: float = 3600.0,
         network: Network | None = None,
         **ignored: Any,
     ) -> None:
@@ -116,6 +125,11 @@ class MediaConnector:
         self._retry_backoff_s = retry_backoff_s
         self._decoded_budget = decoded_budget
         self._download_budget = download_budget
+        self._disk_cache = (
+            get_disk_cache(os.fspath(cache_dir), cache_max_bytes, cache_ttl_s)
+            if cache_dir
+            else None
+        )
         self._network = network
 
     # --- images ---
@@ -193,10 +207,15 @@ class MediaConnector:
         with _only_ours():
             if _scheme(url) not in ("http", "https"):
                 return self._load_local(media_ios, url)
-            download = self._download(media_ios, url)
-            fetcher = _http().get_sync_fetcher(self._get_network(), self._allow_private_addresses)
-            payload = fetcher.fetch(download, Deadline(self._get_timeout_s(timeout_s)))
-            return self._load_downloaded(media_ios, download, payload)
+            fetch = self._make_fetch(media_ios, url)
+            payload = fetch.look_up()
+            if payload is None:
+                fetcher = _http().get_sync_fetcher(
+                    self._get_network(), self._allow_private_addresses
+                )
+                deadline = Deadline(self._get_timeout_s(timeout_s))
+                payload = fetch.settle(fetcher.fetch(fetch.download, deadline))
+            return _load_fetched(media_ios, fetch, payload)
 
     async def _load_async(
         self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
@@ -208,12 +227,14 @@ class MediaConnector:
             if not _client.is_loaded:
                 # The client and the certificates take a fifth of a second.
                 await _off_loop(partial(_client.load, self._get_network))
-            download = self._download(media_ios, url)
-            fetcher = await _http().get_async_fetcher(
-                self._get_network(), self._allow_private_addresses
-            )
-            payload = await fetcher.fetch(download, deadline, self)
-            return await _off_loop(partial(self._load_downloaded, media_ios, download, payload))
+            fetch = self._make_fetch(media_ios, url)
+            payload = await _off_loop(fetch.look_up) if fetch.may_be_stored else None
+            if payload is None:
+                fetcher = await _http().get_async_fetcher(
+                    self._get_network(), self._allow_private_addresses
+                )
+                payload = fetch.settle(await fetcher.fetch(fetch.download, deadline, self))
+            return await _off_loop(partial(_load_fetched, media_ios, fetch, payload))
 
     def _load_local(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
         scheme = _scheme(url)
@@ -225,8 +246,11 @@ class MediaConnector:
             raise BlockedURLError(
                 "file: URLs are not allowed: there is no allowed_local_media_path"
             )
-        payload = self._files.read(url, self._get_max_bytes(media_ios))
-        with self._charged(len(payload)):
+        with (
+            self._files.open(url, self._get_max_bytes(media_ios)) as file,
+            self._charged(file.nbytes),
+        ):
+            payload = file.read()
             return [media_io.load_bytes_ref(payload) for media_io in media_ios]
 
     def _load_data(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
@@ -251,32 +275,19 @@ class MediaConnector:
                 refs.append(media_io.load_bytes_ref(payload))
             return refs
 
-    def _load_downloaded(
-        self, media_ios: Sequence[MediaIO[Any]], download: Download, payload: bytes | None
-    ) -> list[MediaRef[Any]]:
-        assert payload is not None
-        try:
-            return [media_io.load_bytes_ref(payload) for media_io in media_ios]
-        except BaseException:
-            download.abandon()
-            raise
+    def _make_fetch(self, media_ios: Sequence[MediaIO[Any]], url: str) -> HTTPFetch:
+        domains = _http_url().get_allowed_domains(self._allowed_media_domains)
+        from safelight.connector.download import FetchPolicy
+        from safelight.connector.http_fetch import HTTPFetch
 
-    def _download(self, media_ios: Sequence[MediaIO[Any]], url: str) -> Download:
-        http_url = _http_url()
-        from safelight.connector.download import Download, FetchPolicy
-
-        policy = FetchPolicy(
-            http_url.get_allowed_domains(self._allowed_media_domains),
-            self._max_redirects,
-            self._retries,
-            self._retry_backoff_s,
-        )
-        return Download(
-            http_url.parse_http_url(url),
-            policy,
+        return HTTPFetch(
+            url,
+            FetchPolicy(domains, self._max_redirects, self._retries, self._retry_backoff_s),
             max_bytes=self._get_max_bytes(media_ios),
             budget=self._download_budget,
             check_prefixes=[media_io.check_prefix for media_io in media_ios],
+            cache=self._disk_cache,
+            allow_private=self._allow_private_addresses,
         )
 
     # --- options ---
@@ -309,6 +320,18 @@ class MediaConnector:
         except BaseException:
             self._download_budget.refund(nbytes)
             raise
+
+
+def _load_fetched(
+    media_ios: Sequence[MediaIO[Any]], fetch: HTTPFetch, payload: bytes
+) -> list[MediaRef[Any]]:
+    try:
+        refs = [media_io.load_bytes_ref(payload) for media_io in media_ios]
+    except BaseException:
+        fetch.download.abandon()
+        raise
+    fetch.store(payload)
+    return refs
 
 
 def _scheme(url: str) -> str:

@@ -15,7 +15,7 @@ from safelight.budget import DownloadBudget
 from safelight.connector.http_url import HTTPURL, AllowedDomains, join_http_url
 from safelight.errors import FetchError, FetchRefusedError, PayloadTooLargeError
 
-__all__ = ["Download", "FetchPolicy", "Validator"]
+__all__ = ["CheckPrefix", "Download", "FetchPolicy", "Validator"]
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 # Request timeout, too early, too many requests: the only 4xx that time can mend.
@@ -41,9 +41,10 @@ class FetchPolicy(NamedTuple):
 
 
 class Validator(NamedTuple):
-    """What revalidates a stored payload."""
+    """What revalidates a stored payload, on the hop that brought it."""
 
     etag: bytes
+    hosts: tuple[str, ...]
 
 
 class Download:
@@ -59,7 +60,6 @@ class Download:
         max_bytes: Cap on the raw bytes of the body.
         budget: The request's download budget; what a failed attempt has taken goes back to it.
         check_prefixes: Judges of the first bytes, one a decoder.
-        validator: The stored payload that the server may say is still good.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Download:
         max_bytes: int,
         budget: DownloadBudget | None = None,
         check_prefixes: Iterable[CheckPrefix] = (),
-        validator: Validator | None = None,
     ) -> None:
         policy.domains.check(url)
         self.url = url
         self.hops = [url]
         self.etag: bytes | None = None
+        self.is_storable = False
         self.is_not_modified = False
         self._policy = policy
         self._max_bytes = max_bytes
         self._budget = budget
         self._check_prefixes = tuple(check_prefixes)
-        self._validator = validator
+        self._validator: Validator | None = None
         self._attempts = 0
         self._retry_after_s = 0.0
         self._charged = 0
@@ -95,6 +95,10 @@ class Download:
         self._pending = [(check, 1) for check in self._check_prefixes]
         self._next_check = 1 if self._pending else _MAX_PREFIX + 1
 
+    def validate(self, validator: Validator) -> None:
+        """Let the server say that the stored payload is still good."""
+        self._validator = validator
+
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Request headers of the current hop."""
@@ -104,9 +108,20 @@ class Download:
             (b"Accept-Encoding", b"identity"),
             (b"User-Agent", b"safelight"),
         ]
-        if self._validator is not None:
+        if self._validates:
+            assert self._validator is not None
             headers.append((b"If-None-Match", self._validator.etag))
         return headers
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host of each hop so far."""
+        return tuple(url.host for url in self.hops)
+
+    @property
+    def _validates(self) -> bool:
+        # Only on the way that led to the stored payload: another server's tag says nothing of it.
+        return self._validator is not None and self._validator.hosts == self.hosts
 
     def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Judge an answer by its head; whether its body is the payload.
@@ -123,7 +138,7 @@ class Download:
         if status in _REDIRECTS:
             self._follow(fields.get(b"location"))
             return False
-        if status == 304 and self._validator is not None:
+        if status == 304 and self._validates:
             self.is_not_modified = True
             return False
         if status >= 500 or status in _TRANSIENT_4XX:
@@ -134,13 +149,14 @@ class Download:
         if fields.get(b"content-encoding", b"").strip().lower() in _COMPRESSED:
             raise FetchRefusedError("server compressed the body although it was asked not to")
         self.etag = fields.get(b"etag")
+        self.is_storable = b"no-store" not in fields.get(b"cache-control", b"").lower()
         length = fields.get(b"content-length")
         # With a transfer encoding the length is meaningless (RFC 9112 section 6.3).
         if length is not None and length.isdigit() and b"transfer-encoding" not in fields:
             self._content_length = int(length)
             if self._content_length > self._max_bytes:
                 raise self._too_large(self._content_length)
-            self._charge(self._content_length)
+            self.charge(self._content_length)
         return True
 
     def _follow(self, location: bytes | None) -> None:
@@ -168,7 +184,7 @@ class Download:
         if self._received > self._max_bytes:
             raise self._too_large(None)
         if self._received > self._charged:
-            self._charge(self._received)
+            self.charge(self._received)
         self._body.write(chunk)
         if self._received >= self._next_check:
             self._check()
@@ -240,7 +256,12 @@ class Download:
             self._budget.refund(self._charged)
         self._charged = 0
 
-    def _charge(self, total: int) -> None:
+    def charge(self, total: int) -> None:
+        """Hold `total` bytes of the request's budget.
+
+        Raises:
+            PayloadTooLargeError: The budget has not that much left.
+        """
         if self._budget is not None:
             self._budget.charge(total - self._charged)
         self._charged = total

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import unquote_to_bytes
 
 from safelight.errors import (
@@ -18,7 +20,7 @@ from safelight.errors import (
     RequestError,
 )
 
-__all__ = ["FileRoot"]
+__all__ = ["FileRoot", "OpenFile"]
 
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Their files are views of the kernel, not files: reading one can wait, or tell of the process.
@@ -47,14 +49,14 @@ class FileRoot:
             raise RequestError("allowed_local_media_path is not an existing folder")
         self._root = root
 
-    def read(self, url: str, max_bytes: int) -> bytes:
-        """Return the content of the file that `url` means, at most `max_bytes` of it.
+    @contextmanager
+    def open(self, url: str, max_bytes: int) -> Iterator[OpenFile]:
+        """Open the file that `url` means, for the length of a ``with`` block.
 
         Raises:
             BlockedURLError: The URL is malformed, names a host, or leads outside the root or to
                 what is not a regular file.
             PayloadTooLargeError: The file is over `max_bytes`.
-            FetchError: The file cannot be read, or changes while it is.
         """
         path = _path(url)
         try:
@@ -73,11 +75,51 @@ class FileRoot:
             # Also ELOOP and ENOTDIR: the path was exchanged for a link after it was resolved.
             raise BlockedURLError("file cannot be opened") from None
         try:
-            return _read_regular(descriptor, max_bytes)
-        except OSError:
-            raise FetchError("file cannot be read") from None
+            yield OpenFile(descriptor, max_bytes)
         finally:
             os.close(descriptor)
+
+
+class OpenFile:
+    """A regular file of a size that was checked.
+
+    Attributes:
+        nbytes: Its size.
+    """
+
+    __slots__ = ("_descriptor", "nbytes")
+
+    def __init__(self, descriptor: int, max_bytes: int) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise BlockedURLError("file is not a regular file")
+        self.nbytes = status.st_size
+        self._descriptor = descriptor
+        if self.nbytes > max_bytes:
+            raise PayloadTooLargeError(
+                f"file has {self.nbytes} bytes, over max_bytes {max_bytes}",
+                limit=max_bytes,
+                actual=self.nbytes,
+            )
+
+    def read(self) -> bytes:
+        """Return the whole content, once.
+
+        Raises:
+            FetchError: The file cannot be read, or has changed meanwhile.
+        """
+        chunks = []
+        # One byte more than the size, to see whether the file has grown.
+        left = self.nbytes + 1
+        try:
+            while left > 0 and (chunk := os.read(self._descriptor, min(left, _READ_BYTES))):
+                chunks.append(chunk)
+                left -= len(chunk)
+        except OSError:
+            raise FetchError("file cannot be read") from None
+        if left != 1:
+            raise FetchError("file changed while it was read")
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _path(url: str) -> bytes:
@@ -123,23 +165,3 @@ def _open_beneath(root: bytes, parts: list[bytes]) -> int:
         return os.open(parts[-1], flags | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
     finally:
         os.close(folder)
-
-
-def _read_regular(descriptor: int, max_bytes: int) -> bytes:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise BlockedURLError("file is not a regular file")
-    size = status.st_size
-    if size > max_bytes:
-        raise PayloadTooLargeError(
-            f"file has {size} bytes, over max_bytes {max_bytes}", limit=max_bytes, actual=size
-        )
-    chunks = []
-    # One byte more than the size, to see whether the file has grown.
-    left = size + 1
-    while left > 0 and (chunk := os.read(descriptor, min(left, _READ_BYTES))):
-        chunks.append(chunk)
-        left -= len(chunk)
-    if left != 1:
-        raise FetchError("file changed while it was read")
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

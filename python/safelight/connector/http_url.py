@@ -140,13 +140,17 @@ class AllowedDomains:
     def __init__(self, domains: Iterable[str] | None) -> None:
         self._hosts = frozenset(_host(domain) for domain in domains or ())
 
+    def allows(self, host: str) -> bool:
+        """Whether a URL may name `host`, given in its parsed form."""
+        return not self._hosts or host in self._hosts
+
     def check(self, url: HTTPURL) -> None:
         """Raise unless the host of `url` is allowed.
 
         Raises:
             BlockedURLError: It is not.
         """
-        if self._hosts and url.host not in self._hosts:
+        if not self.allows(url.host):
             raise BlockedURLError("host is not in allowed_media_domains")
 
 

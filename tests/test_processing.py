@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_model import IMAGE_TOKEN_ID, Picture, TinyProcessor, make_inputs, make_processor, same
 
 from safelight import (
     DecodeError,
@@ -26,6 +25,7 @@ from safelight import (
     media_pool,
 )
 from safelight.processing import TimingContext
+from tiny_model import IMAGE_TOKEN_ID, Picture, TinyProcessor, make_inputs, make_processor, same
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -267,19 +267,33 @@ class BaseMultiModalProcessor(ABC):
 
     def _process(
         self, state: MultiModalApplyState, positions: Sequence[_Position]
-    ) -> list[tuple[_Position, ProcessorCacheEntry]]:
-        """Process items, on several workers where the family allows; all end before one fails."""
+    ) -> Iterator[tuple[_Position, ProcessorCacheEntry]]:
+        """Yield the processed items in their order, on several workers where the family allows.
+
+        An item that fails raises after what went well has been yielded, so that it is kept.
+        """
+        if len(positions) < 2 or not self.processes_in_parallel:
+            for position in positions:
+                with state.timing.record("process"):
+                    entry = self._process_item(state, position)
+                yield position, entry
+            return
+        pool, jobs = media_pool(), []
+        failure: BaseException | None = None
         with state.timing.record("process"):
-            if len(positions) < 2 or not self.processes_in_parallel:
-                return [(position, self._process_item(state, position)) for position in positions]
-            pool, jobs = media_pool(), []
             try:
                 for position in positions:
-                    jobs.append(pool.submit(self._process_item, state, position))  # noqa: PERF401 - none submitted may be lost
+                    # One by one: what was submitted before a failure must be waited for.
+                    jobs.append(pool.submit(self._process_item, state, position))  # noqa: PERF401
             finally:
-                for job in jobs:
-                    job.exception()
-            return [(position, job.result()) for position, job in zip(positions, jobs, strict=True)]
+                errors = [job.exception() for job in jobs]
+        for position, job, error in zip(positions, jobs, errors, strict=True):
+            if error is None:
+                yield position, job.result()
+            else:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _process_item(
         self, state: MultiModalApplyState, position: _Position

@@ -106,6 +106,8 @@ class MultiModalApplyState:
 
         A cancellation, also a repeated one, propagates once the state is closed.
         """
+        if self._is_closed:
+            return
         for job in self.decodes:
             job.future.cancel()
         try:

@@ -131,7 +131,7 @@ pub struct Stats {
     pub inlined: u64,
 }
 
-/// See the module. Dropping it closes the pool without waiting.
+/// See the module. Dropped, it lets its threads go once the queued jobs are done.
 pub struct Pool {
     shared: Arc<Shared>,
 }
@@ -362,7 +362,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.close();
+        self.finish();
     }
 }
 

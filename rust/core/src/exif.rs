@@ -3,6 +3,8 @@
 //! Owns directories and their entries, for EXIF blocks, TIFF files and MPF indexes alike. Reads
 //! the three tags a server needs and nothing else: no thumbnail, no maker note, no GPS.
 
+use std::borrow::Cow;
+
 use crate::limits::{Budget, MAX_EXIF_SEGMENTS, MAX_ID_BYTES};
 use crate::reader::{Endian, index};
 
@@ -281,7 +283,7 @@ impl<'a, 'b> Directory<'a, 'b> {
     /// does not reach.
     fn is_repeat(&self, mut at: usize, count: u64, tag: u16, budget: &mut Budget) -> Option<bool> {
         for _ in 0..count {
-            budget.spend().ok()?;
+            budget.try_spend().then_some(())?;
             let entry = self.entry(at)?;
             if entry.tag == tag && entry.count > 0 && unit_bytes(entry.kind).is_some() {
                 return Some(true);
@@ -389,18 +391,21 @@ impl<'a, 'b> Directory<'a, 'b> {
 
     /// The text of an entry: Latin-1, without the NUL that ends it.
     fn text(&self, entry: Entry) -> Option<Box<str>> {
-        let length = index(entry.count);
-        if entry.kind != 2 || length > MAX_ID_BYTES {
+        if entry.kind != 2 || entry.bytes > MAX_ID_BYTES {
             return None;
         }
-        let mut bytes = Vec::with_capacity(length);
-        for offset in 0..length {
-            bytes.push(self.block.byte(entry.at.checked_add(offset)?)?);
-        }
-        if bytes.last() == Some(&0) {
-            bytes.pop();
-        }
-        Some(bytes.into_iter().map(char::from).collect())
+        let end = entry.at.checked_add(entry.bytes)?;
+        let bytes = match self.block.first.get(entry.at..end) {
+            Some(bytes) => Cow::Borrowed(bytes),
+            None => (entry.at..end)
+                .map(|at| self.block.byte(at))
+                .collect::<Option<_>>()?,
+        };
+        let text = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+        Some(match str::from_utf8(text) {
+            Ok(text) if text.is_ascii() => text.into(),
+            _ => text.iter().copied().map(char::from).collect(),
+        })
     }
 }
 

@@ -3,13 +3,14 @@
 //! Owns the numbers and the [`Budget`] that every walk over untrusted structure spends. Must
 //! never be widened by what a file says about itself.
 
-use crate::error::{Error, Result};
+use crate::error::Error;
+use crate::reader::{Parsed, Stop};
 
 /// Segments, chunks, blocks, boxes, directory entries and directories that one probe may visit.
 ///
 /// Real headers need a few dozen. At a few nanoseconds a step the walk ends well within a
 /// millisecond.
-pub const MAX_STEPS: u32 = 1 << 16;
+pub const MAX_STEPS: u32 = 1 << 15;
 
 /// Longest id that is reported; a longer one is no id.
 pub const MAX_ID_BYTES: usize = 1024;
@@ -26,7 +27,7 @@ pub const MAX_INFLATED_BYTES: usize = 64 << 10;
 
 /// The steps left to a probe.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     steps: u32,
 }
 
@@ -37,29 +38,30 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Take one step.
-    ///
-    /// # Errors
-    /// Malformed when none is left.
+    /// Take one step; malformed when none is left.
     #[inline]
-    pub fn spend(&mut self) -> Result<()> {
-        match self.steps.checked_sub(1) {
-            Some(left) => {
-                self.steps = left;
-                Ok(())
-            }
-            None => Err(exhausted()),
+    pub(crate) fn spend(&mut self) -> Parsed<()> {
+        if self.try_spend() {
+            Ok(())
+        } else {
+            Err(exhausted())
         }
     }
 
     /// Take one step; false when none is left, for walks whose answer is optional.
     #[inline]
-    pub fn try_spend(&mut self) -> bool {
-        self.spend().is_ok()
+    pub(crate) fn try_spend(&mut self) -> bool {
+        match self.steps.checked_sub(1) {
+            Some(left) => {
+                self.steps = left;
+                true
+            }
+            None => false,
+        }
     }
 }
 
 #[cold]
-fn exhausted() -> Error {
-    Error::malformed(format!("header has more than {MAX_STEPS} parts"))
+fn exhausted() -> Stop {
+    Error::malformed(format!("header has more than {MAX_STEPS} parts")).into()
 }

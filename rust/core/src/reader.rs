@@ -3,6 +3,8 @@
 //! Owns the difference between "these bytes are damaged" and "these bytes end here". Works on
 //! slices only: must never copy, and must never panic whatever the offsets.
 
+use std::num::NonZeroU64;
+
 use crate::error::Error;
 use crate::probe::Format;
 
@@ -24,14 +26,23 @@ pub(crate) struct Glimpse {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The answer lies further on: at least this many bytes from the start of the payload.
-    More(Option<u64>),
-    /// No further bytes can give a header.
-    Fail(Error),
+    More(Option<NonZeroU64>),
+    /// No further bytes can give a header. Boxed, to keep every result on the way small.
+    Fail(Box<Error>),
+}
+
+impl Stop {
+    /// At least `bytes` are needed.
+    #[cold]
+    pub(crate) fn more(bytes: usize) -> Self {
+        Self::More(NonZeroU64::new(bytes as u64))
+    }
 }
 
 impl From<Error> for Stop {
+    #[cold]
     fn from(error: Error) -> Self {
-        Self::Fail(error)
+        Self::Fail(Box::new(error))
     }
 }
 
@@ -51,7 +62,7 @@ impl<'a> Payload<'a> {
     pub(crate) fn get(self, at: usize, len: usize) -> Parsed<&'a [u8]> {
         match self.bytes.get(at..at.saturating_add(len)) {
             Some(bytes) => Ok(bytes),
-            None => Err(more(at, len)),
+            None => Err(Stop::more(at.saturating_add(len))),
         }
     }
 
@@ -64,7 +75,7 @@ impl<'a> Payload<'a> {
             .and_then(|rest| rest.first_chunk::<N>())
         {
             Some(bytes) => Ok(*bytes),
-            None => Err(more(at, N)),
+            None => Err(Stop::more(at.saturating_add(N))),
         }
     }
 
@@ -73,7 +84,7 @@ impl<'a> Payload<'a> {
     pub(crate) fn u8(self, at: usize) -> Parsed<u8> {
         match self.bytes.get(at) {
             Some(byte) => Ok(*byte),
-            None => Err(more(at, 1)),
+            None => Err(Stop::more(at.saturating_add(1))),
         }
     }
 
@@ -88,11 +99,6 @@ impl<'a> Payload<'a> {
     pub(crate) fn u32(self, at: usize, endian: Endian) -> Parsed<u32> {
         self.array(at).map(|bytes| endian.u32(bytes))
     }
-}
-
-#[cold]
-fn more(at: usize, len: usize) -> Stop {
-    Stop::More(Some(at.saturating_add(len) as u64))
 }
 
 impl Endian {

@@ -5,31 +5,15 @@
     reason = "what is extracted from Python arrives by value"
 )]
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use safelight_core::probe::{self as headers, Format, ImageHeader, NeedMoreBytes, Prefix};
 
 use crate::error::{BindingError, BindingResult};
-
-/// A payload at the door: `bytes` are borrowed, what another thread can write is copied once.
-pub(crate) struct PayloadArgument<'a>(Cow<'a, [u8]>);
-
-impl<'a, 'py> FromPyObject<'a, 'py> for PayloadArgument<'a> {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        if let Ok(bytes) = object.extract::<Cow<'a, [u8]>>() {
-            return Ok(Self(bytes));
-        }
-        let buffer = PyBuffer::<u8>::get(&object)?;
-        Ok(Self(Cow::Owned(buffer.to_vec(object.py())?)))
-    }
-}
+use crate::payload::Payload;
 
 /// What a header says of an image.
 #[pyclass(name = "ImageHeader", module = "safelight", frozen, eq, hash)]
@@ -261,15 +245,15 @@ fn unknown(name: &str) -> PyErr {
 /// The header of the image in `data`.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
-pub(crate) fn probe(data: PayloadArgument<'_>) -> BindingResult<PyImageHeader> {
-    Ok(PyImageHeader(headers::probe(&data.0)?))
+pub(crate) fn probe(data: Payload) -> BindingResult<PyImageHeader> {
+    Ok(PyImageHeader(headers::probe(&data)?))
 }
 
 /// The header of the image that begins with `data`, or how much more is needed.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
-pub(crate) fn probe_prefix(py: Python<'_>, data: PayloadArgument<'_>) -> PyResult<Py<PyAny>> {
-    match headers::probe_prefix(&data.0).map_err(BindingError::from)? {
+pub(crate) fn probe_prefix(py: Python<'_>, data: Payload) -> PyResult<Py<PyAny>> {
+    match headers::probe_prefix(&data).map_err(BindingError::from)? {
         Prefix::Header(header) => Ok(Py::new(py, PyImageHeader(header))?.into_any()),
         Prefix::NeedMoreBytes(need) => Ok(Py::new(py, PyNeedMoreBytes(need))?.into_any()),
     }

@@ -13,6 +13,7 @@ const SOF0: u8 = 0xC0;
 const DHT: u8 = 0xC4;
 const JPG: u8 = 0xC8;
 const DAC: u8 = 0xCC;
+const SOF15: u8 = 0xCF;
 const RST0: u8 = 0xD0;
 const EOI: u8 = 0xD9;
 const SOS: u8 = 0xDA;
@@ -49,8 +50,10 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
     let mut segments = Segments::default();
     let walk = walk(payload, &mut budget, |marker, body| {
         segments.take(marker, body)?;
-        if let (Some(frame), Some(glimpse)) = (segments.frame, glimpse.as_mut()) {
-            glimpse.size = Some(frame.size);
+        if is_frame(marker)
+            && let Some(glimpse) = glimpse.as_mut()
+        {
+            glimpse.size = segments.frame.map(|frame| frame.size);
         }
         Ok(())
     });
@@ -89,7 +92,7 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
 fn walk<'a>(
     payload: Payload<'a>,
     budget: &mut Budget,
-    mut each: impl FnMut(u8, &'a [u8]) -> Result<(), Error>,
+    mut each: impl FnMut(u8, &'a [u8]) -> Parsed<()>,
 ) -> Parsed<()> {
     let mut at = 2;
     loop {
@@ -110,17 +113,26 @@ fn walk<'a>(
     }
 }
 
-/// The next marker from `at` and the offset behind it: junk, fill bytes and escaped zeros are
-/// passed over.
-fn next_marker(payload: Payload<'_>, mut at: usize, budget: &mut Budget) -> Parsed<(u8, usize)> {
+/// The next marker from `at` and the offset behind it.
+#[inline]
+fn next_marker(payload: Payload<'_>, at: usize, budget: &mut Budget) -> Parsed<(u8, usize)> {
+    match payload.bytes.get(at..) {
+        Some(&[0xFF, marker @ 1..=0xFE, ..]) => Ok((marker, at + 2)),
+        _ => marker_behind_junk(payload, at, budget),
+    }
+}
+
+/// As [`next_marker`], past junk, fill bytes and escaped zeros.
+#[cold]
+fn marker_behind_junk(
+    payload: Payload<'_>,
+    mut at: usize,
+    budget: &mut Budget,
+) -> Parsed<(u8, usize)> {
     loop {
-        match payload.u8(at)? {
-            0xFF => {}
-            _ => at += skip(payload, at, |byte| byte == 0xFF),
-        }
-        // `at` is at FF, or at the end.
-        let fill = at.saturating_add(1);
-        at = fill + skip(payload, fill, |byte| byte != 0xFF);
+        let rest = payload.bytes.get(at..).unwrap_or_default();
+        let junk = memchr::memchr(0xFF, rest).ok_or(Stop::more(payload.bytes.len() + 1))?;
+        at += junk + fill_length(&rest[junk..]);
         match payload.u8(at)? {
             0 => at += 1,
             marker => return Ok((marker, at + 1)),
@@ -129,12 +141,19 @@ fn next_marker(payload: Payload<'_>, mut at: usize, budget: &mut Budget) -> Pars
     }
 }
 
-/// The number of bytes from `at` before the first that is `wanted`.
-fn skip(payload: Payload<'_>, at: usize, wanted: impl Fn(u8) -> bool) -> usize {
-    let rest = payload.bytes.get(at..).unwrap_or_default();
-    rest.iter()
-        .position(|&byte| wanted(byte))
-        .unwrap_or(rest.len())
+/// The number of FF bytes in front.
+fn fill_length(bytes: &[u8]) -> usize {
+    let words = bytes
+        .chunks_exact(8)
+        .take_while(|word| *word == [0xFF; 8])
+        .count();
+    let rest = &bytes[8 * words..];
+    8 * words + rest.iter().take_while(|&&byte| byte == 0xFF).count()
+}
+
+/// Whether a marker begins a frame header, served or not.
+fn is_frame(marker: u8) -> bool {
+    matches!(marker, SOF0..=SOF15 | DHP) && !matches!(marker, DHT | JPG | DAC)
 }
 
 /// Whether a marker is followed by a length; an error for a reserved one.
@@ -172,8 +191,7 @@ fn ends_between(payload: Payload<'_>, budget: &mut Budget) -> bool {
 impl<'a> Segments<'a> {
     fn take(&mut self, marker: u8, body: &'a [u8]) -> Result<(), Error> {
         match marker {
-            DHT | DAC => {}
-            SOF0..=0xCF | DHP => self.frame = Some(frame(body)?),
+            _ if is_frame(marker) => self.frame = Some(frame(body)?),
             APP1 => {
                 if body.starts_with(EXIF) {
                     match &mut self.exif {

@@ -2,7 +2,7 @@
 //!
 //! Owns the answer ([`ImageHeader`]) and the choice of the parser; each format is a file of its
 //! own. Works on slices, allocates nothing that a file's own numbers size, spends a
-//! [`Budget`](crate::limits::Budget) on every walk, and must never decode a pixel.
+//! budget (see [`limits`](crate::limits)) on every walk, and must never decode a pixel.
 
 mod bmp;
 mod dds;
@@ -28,6 +28,8 @@ mod sniff;
 mod tga;
 mod tiff;
 mod webp;
+
+use std::num::NonZeroU64;
 
 use crate::error::{Error, Result};
 use crate::exif::ExifFacts;
@@ -155,7 +157,7 @@ pub fn probe(bytes: &[u8]) -> Result<ImageHeader> {
     let mut glimpse = None;
     match parse(payload, &mut glimpse) {
         Ok(header) => Ok(header),
-        Err(Stop::Fail(error)) => Err(error),
+        Err(Stop::Fail(error)) => Err(*error),
         Err(Stop::More(_)) => Err(truncated(bytes, glimpse)),
     }
 }
@@ -174,9 +176,9 @@ pub fn probe_prefix(bytes: &[u8]) -> Result<Prefix> {
     let mut glimpse = None;
     match parse(payload, &mut glimpse) {
         Ok(header) => Ok(Prefix::Header(header)),
-        Err(Stop::Fail(error)) => Err(error),
+        Err(Stop::Fail(error)) => Err(*error),
         Err(Stop::More(at_least)) => Ok(Prefix::NeedMoreBytes(NeedMoreBytes {
-            at_least,
+            at_least: at_least.map(NonZeroU64::get),
             format: glimpse.map(|glimpse| glimpse.format),
             size: glimpse.and_then(|glimpse| glimpse.size),
         })),

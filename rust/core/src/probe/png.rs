@@ -5,7 +5,7 @@
 use crate::error::Error;
 use crate::exif::{self, Block, ExifFacts};
 use crate::limits::Budget;
-use crate::probe::png_text::{self, Text};
+use crate::probe::png_text::{self, Content, Text};
 use crate::probe::{Format, ImageHeader};
 use crate::reader::{Endian, Glimpse, Parsed, Payload};
 
@@ -95,14 +95,11 @@ impl<'a> Chunks<'a> {
 
     /// Take a text that holds EXIF or XMP; the last of a kind counts.
     fn text(&mut self, name: [u8; 4], body: &'a [u8]) {
-        let Some((keyword, text)) = png_text::split(name, body) else {
-            return;
-        };
-        match keyword {
-            png_text::RAW_PROFILE => self.raw_profile = Some(text),
-            png_text::XMP => self.xmp = Some(text),
+        match png_text::split(name, body) {
+            Some((Content::RawProfile, text)) => self.raw_profile = Some(text),
+            Some((Content::Xmp, text)) => self.xmp = Some(text),
             // An eXIf chunk by another name, to Pillow.
-            b"exif" if name == *b"tEXt" => self.exif = Some(text.stored),
+            Some((Content::Exif, text)) if name == *b"tEXt" => self.exif = Some(text.stored),
             _ => {}
         }
     }

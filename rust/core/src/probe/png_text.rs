@@ -7,10 +7,23 @@ use std::borrow::Cow;
 use crate::limits::MAX_INFLATED_BYTES;
 use crate::probe::inflate::inflate;
 
-/// Keyword of an EXIF block that is spelled out in hexadecimal digits.
-pub(super) const RAW_PROFILE: &[u8] = b"Raw profile type exif";
-/// Keyword of an XMP packet.
-pub(super) const XMP: &[u8] = b"XML:com.adobe.xmp";
+/// What a text may hold that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// An EXIF block that is spelled out in hexadecimal digits.
+    RawProfile,
+    /// An XMP packet.
+    Xmp,
+    /// An EXIF block as it is.
+    Exif,
+}
+
+/// The keywords of these, with the NUL that ends a keyword.
+const KEYWORDS: [(&[u8], Content); 3] = [
+    (b"Raw profile type exif\0", Content::RawProfile),
+    (b"XML:com.adobe.xmp\0", Content::Xmp),
+    (b"exif\0", Content::Exif),
+];
 
 /// The text of a chunk, as it is stored.
 #[derive(Clone, Copy)]
@@ -30,9 +43,11 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Keyword and text of a chunk of that name.
-pub(super) fn split(name: [u8; 4], body: &[u8]) -> Option<(&[u8], Text<'_>)> {
-    let (keyword, rest) = until_nul(body)?;
+/// Content and text of a chunk of that name, if it matters.
+pub(super) fn split(name: [u8; 4], body: &[u8]) -> Option<(Content, Text<'_>)> {
+    let (content, rest) = KEYWORDS
+        .iter()
+        .find_map(|(keyword, content)| Some((*content, body.strip_prefix(*keyword)?)))?;
     let (stored, is_deflated) = match (&name, rest) {
         (b"tEXt", text) => (text, false),
         (b"zTXt", [0, text @ ..]) => (text, true),
@@ -47,7 +62,7 @@ pub(super) fn split(name: [u8; 4], body: &[u8]) -> Option<(&[u8], Text<'_>)> {
         _ => return None,
     };
     Some((
-        keyword,
+        content,
         Text {
             stored,
             is_deflated,

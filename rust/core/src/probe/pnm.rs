@@ -88,7 +88,7 @@ impl<'a> Words<'a> {
                 self.at += length;
                 Ok(())
             }
-            None => Err(Stop::More(Some(self.payload.bytes.len() as u64 + 1))),
+            None => Err(Stop::more(self.payload.bytes.len() + 1)),
         }
     }
 

@@ -100,7 +100,7 @@ fn rare(payload: Payload<'_>) -> Parsed<Format> {
         _ => {}
     }
     if !payload.is_whole && bytes.len() < LONGEST_MAGIC {
-        return Err(Stop::More(Some(bytes.len() as u64 + 1)));
+        return Err(Stop::more(bytes.len() + 1));
     }
     if let Some(name) = unserved(bytes) {
         return Err(Error::unsupported(format!("{name} is not served")).into());
@@ -114,9 +114,7 @@ fn rare(payload: Payload<'_>) -> Parsed<Format> {
     if let Some(rest) = markup(bytes) {
         return match root(rest) {
             Some(name) => Err(Error::unsupported(format!("{name} is not served")).into()),
-            None if !payload.is_whole && rest.len() < XML_BYTES => {
-                Err(Stop::More(Some(bytes.len() as u64 + 1)))
-            }
+            None if !payload.is_whole && rest.len() < XML_BYTES => Err(Stop::more(bytes.len() + 1)),
             None => Err(Error::unsupported("XML is not served").into()),
         };
     }

@@ -114,7 +114,7 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
 /// Whether a visit saw all that the payload will ever show of a directory.
 fn arrived(payload: Payload<'_>, end: End) -> Parsed<()> {
     match end {
-        End::Short(needed) if !payload.is_whole => Err(Stop::More(Some(needed as u64))),
+        End::Short(needed) if !payload.is_whole => Err(Stop::more(needed)),
         End::Exhausted => Err(Error::malformed("TIFF directory is too long").into()),
         _ => Ok(()),
     }
@@ -146,7 +146,7 @@ fn pages(
         end = directory.visit(at, budget, |_| ());
         match end {
             End::Short(needed) if !payload.is_whole => {
-                return Err(Stop::More(Some(needed as u64)));
+                return Err(Stop::more(needed));
             }
             _ => {}
         }

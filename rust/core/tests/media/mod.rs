@@ -434,11 +434,11 @@ pub(crate) fn hostile_megabytes() -> Vec<(&'static str, Vec<u8>)> {
         &b"tiff:Orientatio ".repeat(1 << 15)[..],
     ]
     .concat();
-    // Dynamic blocks of two codes each: tables are all that costs.
-    let mut blocks = vec![0x78, 0x01];
-    blocks
-        .extend([0x04, 0xC0, 0x81, 0x08, 0, 0, 0, 0, 0x20, 0x7F, 0xEB, 0x0B].repeat(MEGABYTE / 12));
-    let tables = [b"Raw profile type exif\0\0", &blocks[..]].concat();
+    let bomb = [
+        &b"Raw profile type exif\0\0"[..],
+        &stored(&[b'\n'; MEGABYTE]),
+    ]
+    .concat();
     let wide_directory = |start: &[u8], tag: u16| {
         let mut bytes = start.to_vec();
         bytes.extend(u16::MAX.to_le_bytes());
@@ -474,7 +474,7 @@ pub(crate) fn hostile_megabytes() -> Vec<(&'static str, Vec<u8>)> {
             png((8, 8), 8, 2, &[chunk(*b"tEXt", &raw_profile)]),
         ),
         ("PNG XMP", png((8, 8), 8, 2, &[chunk(*b"iTXt", &xmp)])),
-        ("PNG tables", png((8, 8), 8, 2, &[chunk(*b"zTXt", &tables)])),
+        ("PNG bomb", png((8, 8), 8, 2, &[chunk(*b"zTXt", &bomb)])),
         ("WebP chunks", fill(&webp_start, &riff(*b"TEST", b""))),
         ("WebP frames", fill(&webp_start, &riff(*b"ANMF", b""))),
         (

@@ -1,30 +1,21 @@
 """`ImageMediaIO`: images, from bytes to a ref to pixels.
 
-Owns the image entry points, their limits, and the decode itself in its fixed order: open behind
-the allow-list, check the size, load (its errors are raised), turn upright, convert the mode. Must
-never open a format outside the allow-list, nor touch a pixel before the limits are checked.
+Owns the image entry points, their options and limits, and the identity of what they give. How
+pixels are made is `safelight.media.raster`'s. Must never decode while it makes a ref.
 """
 
 from __future__ import annotations
 
-import io
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
-
-from PIL import Image, UnidentifiedImageError
+from typing import Any, get_args
 
 from safelight.budget import DecodeCharge, DecodedBudget
-from safelight.errors import (
-    DecodeError,
-    HeaderError,
-    LimitError,
-    MediaError,
-    UnsupportedMediaError,
-)
+from safelight.errors import LimitError, MediaError, UnsupportedMediaError
 from safelight.key import derive_media_key
 from safelight.media.base import MediaIO
+from safelight.media.raster import Decoder, Output, Rasterizer
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
 from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
@@ -46,7 +37,7 @@ ALLOWED_IMAGE_FORMATS = (
 _BYTES_PER_PIXEL = 4
 
 
-class ImageMediaIO(MediaIO[Image.Image]):
+class ImageMediaIO(MediaIO[Any]):
     """Images as upright Pillow images in one mode.
 
     Args:
@@ -58,6 +49,11 @@ class ImageMediaIO(MediaIO[Image.Image]):
         formats: Pillow's names of the formats to serve; None is `ALLOWED_IMAGE_FORMATS`.
         use_image_id: Whether a UUID in the EXIF tag ImageID stands for the payload in the key.
             Off by default, because it lets the maker of a file choose another item's identity.
+        output: ``"pil"``, a Pillow image; ``"numpy"``, a writable C-contiguous uint8 array of shape
+            ``[height, width, channels]`` (``[height, width]`` for modes of one channel); or
+            ``"torch"``, a tensor over such an array.
+        decoder: ``"native"`` lets native code decode what it decodes exactly; ``"pillow"`` does
+            not. For all formats, or a mapping by format. The result is the same.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -72,6 +68,8 @@ class ImageMediaIO(MediaIO[Image.Image]):
         decoded_budget: DecodedBudget | None = None,
         formats: Collection[str] | None = None,
         use_image_id: bool = False,
+        output: Output = "pil",
+        decoder: Decoder | Mapping[str, Decoder] = "native",
     ) -> None:
         if not (
             isinstance(rgba_background_color, (list, tuple))
@@ -81,11 +79,15 @@ class ImageMediaIO(MediaIO[Image.Image]):
             raise ValueError("rgba_background_color must be three ints from 0 to 255")
         if max_image_pixels < 0:
             raise ValueError("max_image_pixels must not be negative")
+        if output not in get_args(Output):
+            raise ValueError(f"output must be one of {', '.join(get_args(Output))}")
+        decoders = decoder.values() if isinstance(decoder, Mapping) else [decoder]
+        if not all(name in get_args(Decoder) for name in decoders):
+            raise ValueError(f"decoder must be one of {', '.join(get_args(Decoder))}")
         self.image_mode = image_mode
         self.rgba_background_color: tuple[int, int, int] = tuple(rgba_background_color)
         self.max_image_pixels = max_image_pixels
         self.decoded_budget = decoded_budget
-        self.formats = tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats)
         self.use_image_id = use_image_id
         settings: dict[str, Any] = {
             "image_mode": image_mode,
@@ -94,7 +96,16 @@ class ImageMediaIO(MediaIO[Image.Image]):
         # Options enter the spec when they are not the default, so that the default keys stay.
         if use_image_id:
             settings["use_image_id"] = True
+        if output != "pil":
+            settings["output"] = output
         self._spec = DecodeSpec(settings)
+        self._rasterizer = Rasterizer(
+            image_mode=image_mode,
+            background=self.rgba_background_color,
+            output=output,
+            formats=tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats),
+            decoder=decoder,
+        )
 
     def get_decode_spec(self) -> DecodeSpec:
         """Image mode and background; limits and budgets change no pixel and are not in it."""
@@ -118,16 +129,16 @@ class ImageMediaIO(MediaIO[Image.Image]):
         if isinstance(header, NeedMoreBytes):
             # Format and size may be declared long before the header is whole.
             if header.format is not None:
-                self._check_format(header.format)
+                self._rasterizer.check_format(header.format)
             if header.size is not None:
                 self._check_pixels(*header.size)
             return header
-        self._check_format(header.format)
+        self._rasterizer.check_format(header.format)
         self._check_pixels(header.width, header.height)
         return None
 
-    def load_bytes(self, data: bytes) -> Image.Image:
-        """Decode `data` now: an upright image in `image_mode`, its pixels loaded.
+    def load_bytes(self, data: bytes) -> Any:
+        """Decode `data` now: an upright image in `image_mode`, in the form of `output`.
 
         Raises:
             HeaderError: It is no image, or its header is damaged.
@@ -137,7 +148,7 @@ class ImageMediaIO(MediaIO[Image.Image]):
         """
         return self.load_bytes_ref(data).decode()
 
-    def load_bytes_ref(self, data: bytes) -> MediaRef[Image.Image]:
+    def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:
         """Return a ref that decodes `data` when asked, as `load_bytes` would.
 
         The header is read now. One that cannot be read leaves the verdict to the decode.
@@ -157,7 +168,7 @@ class ImageMediaIO(MediaIO[Image.Image]):
             pixels = 0 if header is None else header.width * header.height
             charge = DecodeCharge(self.decoded_budget, pixels * _BYTES_PER_PIXEL)
         return MediaRef(
-            partial(self._decode, data, charge),
+            partial(self._decode, data, header, charge),
             data,
             self._spec,
             key=self._image_id_key(header),
@@ -175,11 +186,6 @@ class ImageMediaIO(MediaIO[Image.Image]):
             return None
         return derive_media_key(image_id.bytes, self._spec)
 
-    def _check_format(self, name: str) -> None:
-        # MPO is a JPEG with more pictures behind the first; Pillow opens it as one.
-        if name not in self.formats and not (name == "MPO" and "JPEG" in self.formats):
-            raise UnsupportedMediaError(f"image format {name} is not served")
-
     def _check_pixels(self, width: int, height: int) -> None:
         pixels = width * height
         if self.max_image_pixels and pixels > self.max_image_pixels:
@@ -190,66 +196,10 @@ class ImageMediaIO(MediaIO[Image.Image]):
                 actual=pixels,
             )
 
-    def _decode(self, data: bytes, charge: DecodeCharge | None) -> Image.Image:
-        image = self._open(data)
-        self._check_pixels(*image.size)
-        if charge is not None:
-            charge.settle(image.width * image.height * _BYTES_PER_PIXEL)
-        try:
-            image.load()
-        except Exception as error:
-            # Pillow's plugins raise OSError, SyntaxError, ValueError and more for damaged pixels.
-            raise DecodeError("image cannot be decoded: its pixels are damaged") from error
-        return self._convert(_upright(image))
+    def _decode(self, data: bytes, header: ImageHeader | None, charge: DecodeCharge | None) -> Any:
+        def admit(width: int, height: int) -> None:
+            self._check_pixels(width, height)
+            if charge is not None:
+                charge.settle(width * height * _BYTES_PER_PIXEL)
 
-    def _open(self, data: bytes) -> Image.Image:
-        try:
-            return Image.open(io.BytesIO(data), formats=self.formats)
-        except Image.DecompressionBombError as error:
-            raise LimitError(
-                "image is over the limit that Pillow has", limit=Image.MAX_IMAGE_PIXELS
-            ) from error
-        except UnidentifiedImageError as error:
-            raise self._unidentified(data) from error
-        except Exception as error:
-            raise HeaderError("image cannot be decoded: its header is damaged") from error
-
-    def _unidentified(self, data: bytes) -> MediaError:
-        """Say what the bytes are, where that can be told, if Pillow may not or cannot open them."""
-        try:
-            header = probe(data)
-            self._check_format(header.format)
-        except UnsupportedMediaError as error:
-            return error
-        except MediaError:
-            return HeaderError("not an image of any served format, or its header is damaged")
-        return HeaderError(f"{header.format} image cannot be decoded: its header is damaged")
-
-    def _convert(self, image: Image.Image) -> Image.Image:
-        mode = self.image_mode
-        if mode is None:
-            return image
-        try:
-            if mode == "RGB" and (
-                image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
-            ):
-                image = image.convert("RGBA")
-                background = Image.new("RGB", image.size, self.rgba_background_color)
-                background.paste(image, mask=image.getchannel("A"))
-                return background
-            return image if image.mode == mode else image.convert(mode)
-        except Exception as error:
-            raise DecodeError(
-                f"image cannot be decoded: mode {image.mode} does not convert to {mode}"
-            ) from error
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Turn `image` as its EXIF orientation says; unreadable EXIF leaves it as it is."""
-    # Not at the top: it takes longer to import than everything else here.
-    from PIL import ImageOps
-
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # noqa: BLE001 - pixels are loaded; damaged metadata must not lose them
-        return image
+        return self._rasterizer.rasterize(data, header, admit)

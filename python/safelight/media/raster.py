@@ -1,0 +1,201 @@
+"""Rasterizing one image: native decoders where they are exact, Pillow elsewhere, one result.
+
+Owns which decoder runs, the conversion of modes, and the form in which pixels come out. Which
+decoder ran is not visible in the result. Must never open a format outside the allow-list, nor
+touch a pixel before the caller has admitted the size.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from safelight._safelight import Pixels, decode_image
+from safelight.errors import (
+    DecodeError,
+    HeaderError,
+    LimitError,
+    MediaError,
+    UnsupportedMediaError,
+)
+from safelight.probe import ImageHeader, probe
+
+__all__ = ["Decoder", "Output", "Rasterizer"]
+
+Output = Literal["pil", "numpy", "torch"]
+"""A Pillow image; a writable uint8 array [height, width, channels]; or a tensor over one."""
+
+Decoder = Literal["native", "pillow"]
+
+Admit = Callable[[int, int], None]
+"""Called with width and height before a pixel is touched; raises to refuse."""
+
+# Modes that native code converts to. Others, and None, are Pillow's.
+_NATIVE_MODES = frozenset(("RGB", "RGBA", "L"))
+
+_DECODER_VARIABLE = "SAFELIGHT_IMAGE_DECODER"
+
+
+@dataclass(frozen=True)
+class Rasterizer:
+    """How the images of one `ImageMediaIO` are decoded.
+
+    Attributes:
+        image_mode: Pillow's name of the mode to convert to; None keeps the image's own.
+        background: What a transparent image is pasted over when the mode is RGB.
+        output: The form of the result.
+        formats: Pillow's names of the formats that may be opened.
+        decoder: Which decoder may run: for all formats, or by format; what is not named is native.
+            The environment variable ``SAFELIGHT_IMAGE_DECODER`` (``pillow``, or
+            ``JPEG=pillow,PNG=native``) overrides it.
+    """
+
+    image_mode: str | None
+    background: tuple[int, int, int]
+    output: Output
+    formats: tuple[str, ...]
+    decoder: Decoder | Mapping[str, Decoder]
+
+    def check_format(self, name: str) -> None:
+        """Refuse a format that is not served.
+
+        Raises:
+            UnsupportedMediaError: `name` is not among `formats`.
+        """
+        # MPO is a JPEG with more pictures behind the first; Pillow opens it as one.
+        if name not in self.formats and not (name == "MPO" and "JPEG" in self.formats):
+            raise UnsupportedMediaError(f"image format {name} is not served")
+
+    def rasterize(self, data: bytes, header: ImageHeader | None, admit: Admit) -> Any:
+        """Decode `data` to an upright image in `image_mode`.
+
+        Args:
+            data: The encoded image.
+            header: What a probe said of it, or None where it could not be read.
+            admit: Called once with the size, before a pixel is touched.
+
+        Raises:
+            MediaError: It cannot be decoded, or `admit` refused it.
+        """
+        if header is not None and self._is_native(header.format):
+            self.check_format(header.format)
+            admit(header.width, header.height)
+            pixels = decode_image(
+                data,
+                self.image_mode,
+                self.background if self.image_mode == "RGB" else None,
+                max_pixels=header.width * header.height,
+                orientation=header.orientation,
+            )
+            if pixels is not None:
+                return self._from_pixels(pixels)
+        image = self._open(data)
+        admit(*image.size)
+        try:
+            image.load()
+        except Exception as error:
+            # Pillow's plugins raise OSError, SyntaxError, ValueError and more for damaged pixels.
+            raise DecodeError("image cannot be decoded: its pixels are damaged") from error
+        return self._from_pillow(self._convert(_upright(image)))
+
+    def _is_native(self, image_format: str) -> bool:
+        """Whether native code may try: it declines what it is not exact for."""
+        if self.image_mode not in _NATIVE_MODES:
+            return False
+        decoder = self.decoder
+        override = os.environ.get(_DECODER_VARIABLE)
+        if override:
+            decoder = _parse_override(override)
+        if not isinstance(decoder, str):
+            decoder = decoder.get(image_format, "native")
+        return decoder == "native"
+
+    def _open(self, data: bytes) -> Image.Image:
+        try:
+            return Image.open(io.BytesIO(data), formats=self.formats)
+        except Image.DecompressionBombError as error:
+            raise LimitError(
+                "image is over the limit that Pillow has", limit=Image.MAX_IMAGE_PIXELS
+            ) from error
+        except UnidentifiedImageError as error:
+            raise self._unidentified(data) from error
+        except Exception as error:
+            raise HeaderError("image cannot be decoded: its header is damaged") from error
+
+    def _unidentified(self, data: bytes) -> MediaError:
+        """Say what the bytes are, where that can be told, if Pillow may not or cannot open them."""
+        try:
+            header = probe(data)
+            self.check_format(header.format)
+        except UnsupportedMediaError as error:
+            return error
+        except MediaError:
+            return HeaderError("not an image of any served format, or its header is damaged")
+        return HeaderError(f"{header.format} image cannot be decoded: its header is damaged")
+
+    def _convert(self, image: Image.Image) -> Image.Image:
+        mode = self.image_mode
+        if mode is None:
+            return image
+        try:
+            if mode == "RGB" and (
+                image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+            ):
+                image = image.convert("RGBA")
+                background = Image.new("RGB", image.size, self.background)
+                background.paste(image, mask=image.getchannel("A"))
+                return background
+            if image.mode != mode:
+                image = image.convert(mode)
+        except Exception as error:
+            raise DecodeError(
+                f"image cannot be decoded: mode {image.mode} does not convert to {mode}"
+            ) from error
+        # Resolution, profiles and comments are of the file; native code does not carry them either.
+        image.info.clear()
+        return image
+
+    def _from_pixels(self, pixels: Pixels) -> Any:
+        if self.output != "pil":
+            return _to_output(np.asarray(pixels), self.output)
+        return Image.frombuffer(pixels.mode, pixels.size, pixels, "raw", pixels.mode, 0, 1)
+
+    def _from_pillow(self, image: Image.Image) -> Any:
+        return image if self.output == "pil" else _to_output(np.array(image), self.output)
+
+
+def _to_output(array: npt.NDArray[Any], output: Output) -> Any:
+    if output == "numpy":
+        return array
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _parse_override(text: str) -> Decoder | Mapping[str, Decoder]:
+    """Return what the environment variable says; anything but ``pillow`` is native."""
+    if "=" not in text:
+        return "pillow" if text.strip().lower() == "pillow" else "native"
+    pairs = (part.partition("=") for part in text.split(","))
+    return {
+        name.strip().upper(): "pillow" if decoder.strip().lower() == "pillow" else "native"
+        for name, _, decoder in pairs
+    }
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn `image` as its EXIF orientation says; unreadable EXIF leaves it as it is."""
+    # Not at the top: it takes longer to import than everything else here.
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # noqa: BLE001 - pixels are loaded; damaged metadata must not lose them
+        return image

@@ -4,12 +4,15 @@
 //! Every operation is O(1) beside the entries it evicts. Must never drop a value while its caller
 //! may hold a lock: whatever leaves the cache is handed back.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// The end of a list, and the index no node has.
 const NIL: u32 = u32::MAX;
+
+/// Length of the keys that are kept in place: SHA-256's, BLAKE3's.
+const DIGEST_BYTES: usize = 32;
 
 /// A byte-bounded map that forgets what was used longest ago.
 ///
@@ -24,7 +27,7 @@ const NIL: u32 = u32::MAX;
 pub struct Lru<V> {
     table: HashTable<u32>,
     nodes: Vec<Node<V>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// First of the unused nodes, linked through `next`.
     free: u32,
     /// Most recently used of the entries that are not pinned.
@@ -37,7 +40,7 @@ pub struct Lru<V> {
 }
 
 struct Node<V> {
-    key: Box<[u8]>,
+    key: Key,
     /// `None` exactly while the node is unused.
     value: Option<V>,
     weight: u64,
@@ -45,6 +48,37 @@ struct Node<V> {
     older: u32,
     /// A pinned node is in no list: it cannot be evicted and has no place in the order.
     pins: u32,
+}
+
+/// A key as it is kept. Media keys are digests: those live in the node itself, which saves an
+/// allocation for each entry and a jump for each look-up.
+enum Key {
+    Digest([u8; DIGEST_BYTES]),
+    Other(Box<[u8]>),
+}
+
+impl Key {
+    fn new(key: &[u8]) -> Self {
+        key.try_into()
+            .map_or_else(|_| Self::Other(key.into()), Self::Digest)
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Digest(key) => key,
+            Self::Other(key) => key,
+        }
+    }
+
+    fn is(&self, other: &[u8]) -> bool {
+        match self {
+            // Of a length known here, so that the comparison is a few instructions and no call.
+            Self::Digest(key) => {
+                <&[u8; DIGEST_BYTES]>::try_from(other).is_ok_and(|other| other == key)
+            }
+            Self::Other(key) => **key == *other,
+        }
+    }
 }
 
 /// What became of an insertion.
@@ -74,7 +108,7 @@ impl<V> Lru<V> {
         Self {
             table: HashTable::new(),
             nodes: Vec::new(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             free: NIL,
             newest: NIL,
             oldest: NIL,
@@ -255,7 +289,7 @@ impl<V> Lru<V> {
         std::iter::from_fn(move || {
             let node = self.nodes.get(index as usize)?;
             index = node.newer;
-            Some((&*node.key, node.weight))
+            Some((node.key.as_bytes(), node.weight))
         })
     }
 
@@ -277,7 +311,7 @@ impl<V> Lru<V> {
             if node.pins > 0 {
                 pinned = (pinned.0 + 1, pinned.1 + node.weight);
             }
-            if self.find(&node.key).map(|found| found as usize) != Some(index) {
+            if self.find(node.key.as_bytes()).map(|found| found as usize) != Some(index) {
                 return Err("a used node is not what its key finds");
             }
         }
@@ -316,9 +350,10 @@ impl<V> Lru<V> {
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash_one(key);
         self.table
-            .find(hash, |&index| *self.nodes[index as usize].key == *key)
+            .find(hash(&self.hasher, key), |&index| {
+                self.nodes[index as usize].key.is(key)
+            })
             .copied()
     }
 
@@ -344,7 +379,7 @@ impl<V> Lru<V> {
 
     fn place(&mut self, key: &[u8], value: V, weight: u64) -> u32 {
         let node = Node {
-            key: key.into(),
+            key: Key::new(key),
             value: Some(value),
             weight,
             newer: NIL,
@@ -362,8 +397,8 @@ impl<V> Lru<V> {
         };
         let (nodes, hasher) = (&self.nodes, &self.hasher);
         self.table
-            .insert_unique(hasher.hash_one(key), index, |&other| {
-                hasher.hash_one(&*nodes[other as usize].key)
+            .insert_unique(hash(hasher, key), index, |&other| {
+                hash(hasher, nodes[other as usize].key.as_bytes())
             });
         self.bytes += weight;
         index
@@ -376,14 +411,14 @@ impl<V> Lru<V> {
         } else {
             self.pinned_bytes -= self.node(index).weight;
         }
-        let hash = self.hasher.hash_one(&*self.node(index).key);
+        let hash = hash(&self.hasher, self.node(index).key.as_bytes());
         if let Ok(entry) = self.table.find_entry(hash, |&other| other == index) {
             entry.remove();
         }
         let free = self.free;
         let node = self.node_mut(index);
         let value = node.value.take().expect("a node in use has a value");
-        node.key = Box::default();
+        node.key = Key::Other(Box::default());
         node.newer = free;
         node.pins = 0;
         let weight = std::mem::take(&mut node.weight);
@@ -415,4 +450,17 @@ impl<V> Lru<V> {
         }
         self.newest = index;
     }
+}
+
+/// The seeded hash of a key; of a digest word by word, which needs no call and no loop.
+fn hash(hasher: &DefaultHashBuilder, key: &[u8]) -> u64 {
+    let Ok(digest) = <&[u8; DIGEST_BYTES]>::try_from(key) else {
+        return hasher.hash_one(key);
+    };
+    let mut state = hasher.build_hasher();
+    let (words, _) = digest.as_chunks::<8>();
+    for word in words {
+        state.write_u64(u64::from_ne_bytes(*word));
+    }
+    state.finish()
 }

@@ -433,14 +433,21 @@ impl<V: Clone, E> Registration<V, E> {
     fn settle(mut self, computed: Computed<V, E>) -> Result<V, E> {
         self.settled = true;
         let mut left = None;
+        // Copied before the lock is taken: a copy may do anything.
+        let computed = computed.map(|(value, weight)| (value.clone(), value, weight));
         let mut state = lock(&self.shared.state);
         // Out of the map before anybody is woken: the next caller meets the value, or starts anew.
         let registered = state.deregister(&self.key, self.id);
         let answer = match computed {
-            Ok((value, weight)) => {
-                if registered.is_some() {
-                    left = Some(state.insert(&self.key, value.clone(), weight));
-                }
+            Ok((copy, value, weight)) => {
+                left = Some(if registered.is_some() {
+                    state.insert(&self.key, copy, weight)
+                } else {
+                    Insert::Refused {
+                        value: copy,
+                        replaced: None,
+                    }
+                });
                 Ok(value)
             }
             Err(error) => {

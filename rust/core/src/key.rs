@@ -65,8 +65,8 @@ pub fn derive_all<P: AsRef<[u8]>>(payloads: &[P], spec: &[u8]) -> Vec<Key> {
 
 /// As [`derive_all`], spread over `pool` if there are [`SPREAD_BYTES`] or more.
 ///
-/// The caller hashes too and never waits for a thread that has not begun, so a busy pool costs
-/// nothing, and a job of the pool may call this.
+/// The caller hashes too and waits for nobody: what another thread took and has not hashed by then
+/// is hashed here as well. So a busy pool costs next to nothing, and a job of it may call this.
 #[must_use]
 pub fn derive_spread<P>(pool: &Pool, payloads: Vec<P>, spec: &[u8]) -> Vec<Key>
 where
@@ -103,9 +103,7 @@ where
     let _ = pool.try_submit(&mut jobs);
     batch.derive_rest();
     for flight in &flights {
-        if !flight.withdraw() {
-            let _ = flight.wait(None);
-        }
+        flight.withdraw();
     }
     batch
         .keys

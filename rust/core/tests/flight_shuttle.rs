@@ -9,7 +9,7 @@
 mod cache;
 #[path = "../src/flight.rs"]
 mod flight;
-#[path = "../src/lru.rs"]
+#[path = "../src/lru/mod.rs"]
 mod lru;
 #[path = "../src/pool.rs"]
 mod pool;

@@ -67,6 +67,7 @@ impl Model {
             weight,
             pins: old.map_or(0, |entry| entry.pins),
         });
+        let evicted = evicted.into();
         Insert::Stored { replaced, evicted }
     }
 }
@@ -190,6 +191,9 @@ fn mirrors_see_the_same_order() {
     ] {
         let _ = lru.insert(key.as_bytes(), (), weight);
     }
-    let order: Vec<&[u8]> = lru.eviction_order().map(|(key, _)| key).collect();
-    assert_eq!(order, [b"D", b"E", b"A", b"C"]);
+    let order: Vec<_> = lru.eviction_order().map(|(key, _)| key).collect();
+    assert_eq!(
+        order,
+        [b"D", b"E", b"A", b"C"].map(|key| key.as_slice().into())
+    );
 }

@@ -16,8 +16,8 @@ use safelight_core::flight::Ending;
 
 use crate::fork::{Renewable, Resident, register};
 use crate::pool::{
-    LoopWaker, Object, PyMailbox, PyPool, Raised, attached, ending_error, media_pool, priority,
-    submit_error, wait,
+    LoopWaker, Object, PyMailbox, PyPool, Raised, ending_error, media_pool, priority, submit_error,
+    wait, work_attached,
 };
 
 type Entries = Cache<Object, Raised>;
@@ -89,7 +89,7 @@ impl PyCache {
                 key,
                 request,
                 |value| value.0.clone_ref(py),
-                move |_| attached(|py| computed(py, compute)),
+                move |_| work_attached(|py| computed(py, compute)),
             )
             .map_err(submit_error)
     }

@@ -12,7 +12,7 @@ use safelight_core::pool::{Job, Priority, Task};
 use safelight_core::{Error, ErrorKind};
 
 use super::raised::Raised;
-use super::worker::attached;
+use super::worker::work_attached;
 use crate::error::BindingError;
 use crate::fork::generation;
 
@@ -92,7 +92,7 @@ pub(crate) struct PyJob {
 impl PyJob {
     pub(super) fn new(function: Py<PyAny>, args: Py<PyTuple>, kwargs: Option<Py<PyDict>>) -> Self {
         let flight = Flight::new(Box::new(move |_| {
-            attached(|py| {
+            work_attached(|py| {
                 let kwargs = kwargs.map(|kwargs| kwargs.into_bound(py));
                 let answer = function.bind(py).call(args.bind(py), kwargs.as_ref());
                 // Before anybody hears of the end: arguments may hold something large.

@@ -25,7 +25,7 @@ mod worker;
 pub(crate) use job::{Object, PyJob, ending_error, wait};
 pub(crate) use raised::Raised;
 pub(crate) use watch::{LoopWaker, PyMailbox, PyWatch};
-pub(crate) use worker::attached;
+pub(crate) use worker::work_attached;
 
 /// More threads than this are a mistake in a setting.
 const MAX_THREADS: usize = 1024;

@@ -8,6 +8,7 @@ use pyo3::types::PyType;
 use safelight_core::flight::{Flight, Waker, is_runner};
 
 use super::job::{Answer, PyJob, SIGNAL_SLICE, wait};
+use super::worker::attached;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,7 +57,7 @@ pub(crate) struct LoopWaker {
 impl Waker for LoopWaker {
     fn wake(self: Box<Self>) {
         // None: the interpreter finalizes, and no loop runs any more.
-        let _ = Python::try_attach(|py| self.post(py));
+        attached(|py| self.post(py));
     }
 }
 

@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 
 /// A thread's life: detached, but known to the interpreter.
 pub(super) fn live(run: &mut (dyn FnMut() + Send)) {
-    let _ = Python::try_attach(|py| {
+    attached(|py| {
         name_thread(py);
         py.detach(run);
     });
@@ -19,21 +19,25 @@ pub(super) fn live(run: &mut (dyn FnMut() + Send)) {
 
 /// Python callables, several in a row.
 pub(super) fn host(run: &mut (dyn FnMut() + Send)) {
-    let _ = Python::try_attach(|py| {
+    attached(|py| {
         limit_nested_threads(py);
         run();
     });
 }
 
-/// Run `body` attached; where the interpreter finalizes the work ends without an answer.
-pub(crate) fn attached<R>(body: impl FnOnce(Python<'_>) -> R) -> R {
+/// Run `body` attached, unless the interpreter finalizes.
+pub(super) fn attached<R>(body: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     Python::try_attach(|py| {
         let stay = StayOnExit;
         let answer = body(py);
         std::mem::forget(stay);
         answer
     })
-    .unwrap_or_else(|| std::panic::resume_unwind(Box::new(())))
+}
+
+/// Do work attached; where the interpreter finalizes the work ends without an answer.
+pub(crate) fn work_attached<R>(body: impl FnOnce(Python<'_>) -> R) -> R {
+    attached(body).unwrap_or_else(|| std::panic::resume_unwind(Box::new(())))
 }
 
 /// Parks a thread that the interpreter ends from within.

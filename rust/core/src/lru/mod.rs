@@ -4,9 +4,11 @@
 //! Every operation is O(1) beside the entries it evicts. Must never drop a value while its caller
 //! may hold a lock: whatever leaves the cache is handed back.
 
-use std::hash::{BuildHasher, RandomState};
+use hashbrown::{DefaultHashBuilder, HashTable};
 
-use hashbrown::HashTable;
+use key::{Key, Query};
+
+mod key;
 
 /// The end of a list, and the index no node has.
 const NIL: u32 = u32::MAX;
@@ -19,12 +21,12 @@ const NIL: u32 = u32::MAX;
 /// let mut lru = Lru::new(10);
 /// lru.insert(b"a", 'a', 6);
 /// let Insert::Stored { evicted, .. } = lru.insert(b"b", 'b', 6) else { panic!() };
-/// assert_eq!(evicted, ['a']);
+/// assert_eq!(evicted, vec!['a'].into());
 /// ```
 pub struct Lru<V> {
     table: HashTable<u32>,
     nodes: Vec<Node<V>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// First of the unused nodes, linked through `next`.
     free: u32,
     /// Most recently used of the entries that are not pinned.
@@ -37,7 +39,7 @@ pub struct Lru<V> {
 }
 
 struct Node<V> {
-    key: Box<[u8]>,
+    key: Key,
     /// `None` exactly while the node is unused.
     value: Option<V>,
     weight: u64,
@@ -56,7 +58,7 @@ pub enum Insert<V> {
         /// The value that had this key.
         replaced: Option<V>,
         /// What had to leave, least recently used first.
-        evicted: Vec<V>,
+        evicted: Evicted<V>,
     },
     /// The value does not fit, even alone beside what is pinned. Nothing else was evicted.
     Refused {
@@ -67,6 +69,48 @@ pub enum Insert<V> {
     },
 }
 
+/// Values that had to leave, in their order; one alone, the usual case, costs no allocation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Evicted<V> {
+    first: Option<V>,
+    rest: Vec<V>,
+}
+
+impl<V> Evicted<V> {
+    const NONE: Self = Self {
+        first: None,
+        rest: Vec::new(),
+    };
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    /// Whether nothing had to leave.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    fn push(&mut self, value: V) {
+        if self.first.is_none() {
+            self.first = Some(value);
+        } else {
+            self.rest.push(value);
+        }
+    }
+}
+
+impl<V> From<Vec<V>> for Evicted<V> {
+    fn from(values: Vec<V>) -> Self {
+        let mut evicted = Self::NONE;
+        values.into_iter().for_each(|value| evicted.push(value));
+        evicted
+    }
+}
+
 impl<V> Lru<V> {
     /// An empty cache of at most `max_bytes`. With 0 it stores nothing, weightless values included.
     #[must_use]
@@ -74,7 +118,7 @@ impl<V> Lru<V> {
         Self {
             table: HashTable::new(),
             nodes: Vec::new(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             free: NIL,
             newest: NIL,
             oldest: NIL,
@@ -184,7 +228,9 @@ impl<V> Lru<V> {
     /// Whether it can fit is known before anything is evicted. A key that is stored again may
     /// change its weight and keeps its pins.
     pub fn insert(&mut self, key: &[u8], value: V, weight: u64) -> Insert<V> {
-        let held = self.find(key);
+        let query = Query::new(key);
+        let hash = query.hash(&self.hasher);
+        let held = self.find_hashed(hash, &query);
         let others_pinned = match held {
             Some(index) if self.node(index).pins > 0 => self.pinned_bytes - self.node(index).weight,
             _ => self.pinned_bytes,
@@ -197,8 +243,9 @@ impl<V> Lru<V> {
             return Insert::Refused { value, replaced };
         }
         let Some(index) = held else {
-            let evicted = self.make_room(weight);
-            let index = self.place(key, value, weight);
+            let mut evicted = Evicted::NONE;
+            self.make_room(weight, &mut evicted);
+            let index = self.place(hash, &query, value, weight);
             self.link_newest(index);
             return Insert::Stored {
                 replaced: None,
@@ -214,7 +261,8 @@ impl<V> Lru<V> {
         let replaced = node.value.replace(value);
         let before = std::mem::replace(&mut node.weight, weight);
         self.bytes -= before;
-        let evicted = self.make_room(weight);
+        let mut evicted = Evicted::NONE;
+        self.make_room(weight, &mut evicted);
         self.bytes += weight;
         if pinned {
             self.pinned_bytes = others_pinned + weight;
@@ -250,12 +298,12 @@ impl<V> Lru<V> {
     }
 
     /// Keys and weights that can be evicted, in the order in which they would be.
-    pub fn eviction_order(&self) -> impl Iterator<Item = (&[u8], u64)> {
+    pub fn eviction_order(&self) -> impl Iterator<Item = (Box<[u8]>, u64)> {
         let mut index = self.oldest;
         std::iter::from_fn(move || {
             let node = self.nodes.get(index as usize)?;
             index = node.newer;
-            Some((&*node.key, node.weight))
+            Some((node.key.to_bytes(), node.weight))
         })
     }
 
@@ -277,7 +325,7 @@ impl<V> Lru<V> {
             if node.pins > 0 {
                 pinned = (pinned.0 + 1, pinned.1 + node.weight);
             }
-            if self.find(&node.key).map(|found| found as usize) != Some(index) {
+            if self.find(&node.key.to_bytes()).map(|found| found as usize) != Some(index) {
                 return Err("a used node is not what its key finds");
             }
         }
@@ -316,9 +364,13 @@ impl<V> Lru<V> {
     }
 
     fn find(&self, key: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash_one(key);
+        let query = Query::new(key);
+        self.find_hashed(query.hash(&self.hasher), &query)
+    }
+
+    fn find_hashed(&self, hash: u64, query: &Query<'_>) -> Option<u32> {
         self.table
-            .find(hash, |&index| *self.nodes[index as usize].key == *key)
+            .find(hash, |&index| self.nodes[index as usize].key.is(query))
             .copied()
     }
 
@@ -333,38 +385,37 @@ impl<V> Lru<V> {
         }
     }
 
-    fn make_room(&mut self, weight: u64) -> Vec<V> {
-        let mut evicted = Vec::new();
+    fn make_room(&mut self, weight: u64, evicted: &mut Evicted<V>) {
         while self.bytes > self.max_bytes - weight {
             let oldest = self.oldest;
             evicted.push(self.take(oldest));
         }
-        evicted
     }
 
-    fn place(&mut self, key: &[u8], value: V, weight: u64) -> u32 {
-        let node = Node {
-            key: key.into(),
-            value: Some(value),
-            weight,
-            newer: NIL,
-            older: NIL,
-            pins: 0,
-        };
+    fn place(&mut self, hash: u64, query: &Query<'_>, value: V, weight: u64) -> u32 {
         let index = self.free;
         let index = if index == NIL {
-            self.nodes.push(node);
+            self.nodes.push(Node {
+                key: query.to_key(),
+                value: Some(value),
+                weight,
+                newer: NIL,
+                older: NIL,
+                pins: 0,
+            });
             u32::try_from(self.nodes.len() - 1).expect("is_full was checked")
         } else {
-            self.free = self.node(index).newer;
-            *self.node_mut(index) = node;
+            // Field by field: a whole node would be made elsewhere and copied here.
+            let node = &mut self.nodes[index as usize];
+            self.free = node.newer;
+            node.key = query.to_key();
+            node.value = Some(value);
+            node.weight = weight;
             index
         };
         let (nodes, hasher) = (&self.nodes, &self.hasher);
         self.table
-            .insert_unique(hasher.hash_one(key), index, |&other| {
-                hasher.hash_one(&*nodes[other as usize].key)
-            });
+            .insert_unique(hash, index, |&other| nodes[other as usize].key.hash(hasher));
         self.bytes += weight;
         index
     }
@@ -376,14 +427,14 @@ impl<V> Lru<V> {
         } else {
             self.pinned_bytes -= self.node(index).weight;
         }
-        let hash = self.hasher.hash_one(&*self.node(index).key);
+        let hash = self.node(index).key.hash(&self.hasher);
         if let Ok(entry) = self.table.find_entry(hash, |&other| other == index) {
             entry.remove();
         }
         let free = self.free;
         let node = self.node_mut(index);
         let value = node.value.take().expect("a node in use has a value");
-        node.key = Box::default();
+        node.key = Key::default();
         node.newer = free;
         node.pins = 0;
         let weight = std::mem::take(&mut node.weight);

@@ -222,16 +222,17 @@ class MediaConnector:
         with _only_ours():
             if _scheme(url) not in ("http", "https"):
                 return await off_loop(partial(self._load_local, media_ios, url))
-            deadline = Deadline(self._get_timeout_s(timeout_s))
             if not _client.is_loaded:
                 # The client and the certificates take a fifth of a second.
                 await off_loop(partial(_client.load, self._get_network))
+            fetcher = await _http().get_async_fetcher(
+                self._get_network(), self._allow_private_addresses
+            )
+            await fetcher.begin()
+            deadline = Deadline(self._get_timeout_s(timeout_s))
             fetch = self._make_fetch(media_ios, url)
             payload = await off_loop(fetch.look_up) if fetch.may_be_stored else None
             if payload is None:
-                fetcher = await _http().get_async_fetcher(
-                    self._get_network(), self._allow_private_addresses
-                )
                 payload = fetch.settle(await fetcher.fetch(fetch.download, deadline, self))
             return await off_loop(partial(_load_fetched, media_ios, fetch, payload))
 

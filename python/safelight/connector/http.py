@@ -23,7 +23,7 @@ from safelight.connector.download import Download
 from safelight.connector.network import AsyncGuard, Network, SyncGuard
 from safelight.connector.off_loop import off_loop
 from safelight.connector.streams import AsyncStream, SyncStream
-from safelight.connector.turns import Turns
+from safelight.connector.turns import Pace, Turns
 from safelight.errors import FetchError
 
 __all__ = [
@@ -40,6 +40,8 @@ _KEEPALIVE_S = 15.0
 # A header probe of this much takes less than handing it over.
 _MAX_CHECK_ON_LOOP = 64 << 10
 _CHUNKS_A_STEP = 64
+# A fetch begins and ends with some hundred microseconds of work.
+_STARTS_A_STEP = 4
 
 _CLIENT_ERRORS = (
     httpcore2.TimeoutException,
@@ -177,6 +179,11 @@ class AsyncFetcher:
             network_backend=AsyncGuard(network, allow_private),
         )
         self._turns = Turns(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_HOST)
+        self._pace = Pace(_STARTS_A_STEP)
+
+    async def begin(self) -> None:
+        """Wait until the loop has room for the work with which a fetch begins."""
+        await self._pace.keep()
 
     async def fetch(self, download: Download, deadline: Deadline, owner: object) -> bytes | None:
         """Return the payload, or None where the stored one is still good.

@@ -165,9 +165,11 @@ def test_whatever_is_asked_for_and_cancelled_nobody_waits_for_a_free_turn(jobs, 
                 active[host] += 1
                 assert active[host] <= per_host
                 assert active.total() <= most
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                active[host] -= 1
+                try:
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                finally:
+                    active[host] -= 1
 
         tasks = [asyncio.create_task(job(*each)) for each in jobs]
         for number, task in enumerate(tasks):

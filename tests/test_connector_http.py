@@ -434,6 +434,42 @@ def test_an_endless_body_ends_at_the_request_s_budget(load):
     assert budget.used_bytes == 0
 
 
+def test_endless_interim_answers_are_cut_off(load):
+    def answer(exchange):
+        while True:
+            exchange.send(b"HTTP/1.1 100 C\r\n\r\n" * 100)
+
+    with Server(answer) as server, pytest.raises(FetchError, match="failed, after 2 attempts"):
+        load(connector(retries=1), server.url)
+
+
+def test_a_flood_of_tiny_chunks_leaves_the_loop_to_others():
+    def answer(exchange):
+        exchange.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            exchange.send(b"1\r\nx\r\n" * 2000)
+
+    async def main():
+        steps = 0
+
+        async def step():
+            nonlocal steps
+            while True:
+                await asyncio.sleep(0)
+                steps += 1
+
+        stepping = asyncio.create_task(step())
+        await asyncio.sleep(0)
+        with pytest.raises(FetchError, match=r"longer than 0.7 s"):
+            await connector(timeout_s=0.7).load_from_url_async(server.url, Bytes())
+        stepping.cancel()
+        return steps
+
+    with Server(answer) as server:
+        # One read brings ten thousand chunks; without a pause between them it would be a few.
+        assert asyncio.run(main()) > 40
+
+
 @pytest.mark.parametrize("where", ["nothing", "head", "body", "chunks", "redirects"])
 def test_a_slow_drip_ends_at_the_deadline(load, where):
     def answer(exchange):

@@ -67,6 +67,14 @@ def test_the_dialed_address_speaks_for_the_name(load, authority):
     assert names == ["a.example"]
 
 
+def test_a_large_body_comes_whole(load, authority):
+    payload = bytes(range(256)) * 80_000
+    context = server_context(authority, "a.example")
+    with Server(lambda exchange: exchange.answer(payload), ssl_context=context) as server:
+        for _ in range(2):
+            assert load(f"https://a.example:{server.port}/", client_context(authority)) == payload
+
+
 def test_an_address_can_have_a_certificate_too(load, authority):
     context = server_context(authority, "127.0.0.1")
     with Server(lambda exchange: exchange.answer(b"x"), ssl_context=context) as server:

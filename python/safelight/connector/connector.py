@@ -6,7 +6,6 @@ let anything but a `SafelightError` out.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from safelight.connector.data_url import split_data_url
 from safelight.connector.deadline import Deadline
 from safelight.connector.disk_cache import get_disk_cache
 from safelight.connector.file_url import FileRoot
+from safelight.connector.off_loop import off_loop
 from safelight.connector.registry import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import (
     BlockedURLError,
@@ -31,7 +31,6 @@ from safelight.errors import (
     RequestError,
     SafelightError,
 )
-from safelight.executor import media_pool
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
@@ -222,19 +221,20 @@ class MediaConnector:
     ) -> list[MediaRef[Any]]:
         with _only_ours():
             if _scheme(url) not in ("http", "https"):
-                return await _off_loop(partial(self._load_local, media_ios, url))
-            deadline = Deadline(self._get_timeout_s(timeout_s))
+                return await off_loop(partial(self._load_local, media_ios, url))
             if not _client.is_loaded:
                 # The client and the certificates take a fifth of a second.
-                await _off_loop(partial(_client.load, self._get_network))
+                await off_loop(partial(_client.load, self._get_network))
+            fetcher = await _http().get_async_fetcher(
+                self._get_network(), self._allow_private_addresses
+            )
+            await fetcher.begin()
+            deadline = Deadline(self._get_timeout_s(timeout_s))
             fetch = self._make_fetch(media_ios, url)
-            payload = await _off_loop(fetch.look_up) if fetch.may_be_stored else None
+            payload = await off_loop(fetch.look_up) if fetch.may_be_stored else None
             if payload is None:
-                fetcher = await _http().get_async_fetcher(
-                    self._get_network(), self._allow_private_addresses
-                )
                 payload = fetch.settle(await fetcher.fetch(fetch.download, deadline, self))
-            return await _off_loop(partial(_load_fetched, media_ios, fetch, payload))
+            return await off_loop(partial(_load_fetched, media_ios, fetch, payload))
 
     def _load_local(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
         scheme = _scheme(url)
@@ -389,17 +389,3 @@ def _only_ours() -> Iterator[None]:
         raise MediaError("media could not be loaded") from error
     except Exception as error:
         raise SafelightError(f"media could not be loaded ({type(error).__name__})") from error
-
-
-async def _off_loop(call: Callable[[], T]) -> T:
-    """Run `call` on the media pool, so that nothing of size holds up the event loop.
-
-    A cancelled caller withdraws it if it has not begun, and does not wait for it otherwise.
-    """
-    job = media_pool().submit(call)
-    try:
-        await media_pool().wait_async([job])
-    except asyncio.CancelledError:
-        job.cancel()
-        raise
-    return job.result()

@@ -53,6 +53,7 @@ class Download:
     A driver sends a GET for `url` with `headers`, hands the answer to `begin`, then either
     follows (`url` has changed), or hands over the body by `feed` and ends with `finish`. A
     failure of the connection goes to `interrupted`, a transient one to `retry`.
+    Where `feed` asks for it, `check` comes before the next bytes.
 
     Args:
         url: The first hop.
@@ -173,12 +174,11 @@ class Download:
         self.url = url
         self.hops.append(url)
 
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body.
+    def feed(self, chunk: bytes) -> int:
+        """Take the next bytes of the body; the size of the prefix that wants a `check`, or 0.
 
         Raises:
             PayloadTooLargeError: The body is over the cap or the budget.
-            MediaError: A decoder refuses what has arrived so far.
         """
         self._received += len(chunk)
         if self._received > self._max_bytes:
@@ -186,10 +186,14 @@ class Download:
         if self._received > self._charged:
             self.charge(self._received)
         self._body.write(chunk)
-        if self._received >= self._next_check:
-            self._check()
+        return 0 if self._received < self._next_check else min(self._received, _MAX_PREFIX)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Show the decoders what has arrived. Takes time in proportion to it.
+
+        Raises:
+            MediaError: A decoder refuses it.
+        """
         with self._body.getbuffer() as view:
             prefix = bytes(view[:_MAX_PREFIX])
         pending = []

@@ -21,7 +21,9 @@ import httpcore2
 from safelight.connector.deadline import Deadline
 from safelight.connector.download import Download
 from safelight.connector.network import AsyncGuard, Network, SyncGuard
-from safelight.connector.turns import Turns
+from safelight.connector.off_loop import off_loop
+from safelight.connector.streams import AsyncStream, SyncStream
+from safelight.connector.turns import Pace, Turns
 from safelight.errors import FetchError
 
 __all__ = [
@@ -35,6 +37,11 @@ __all__ = [
 MAX_CONNECTIONS = 64
 MAX_CONNECTIONS_PER_HOST = 16
 _KEEPALIVE_S = 15.0
+# A header probe of this much takes less than handing it over.
+_MAX_CHECK_ON_LOOP = 64 << 10
+_CHUNKS_A_STEP = 64
+# A fetch begins and ends with some hundred microseconds of work.
+_STARTS_A_STEP = 4
 
 _CLIENT_ERRORS = (
     httpcore2.TimeoutException,
@@ -143,8 +150,10 @@ class SyncFetcher:
                     if download.is_not_modified:
                         return None
                     continue
+                cast(SyncStream, response.extensions["network_stream"]).head.begin_body()
                 for chunk in cast(Iterable[bytes], response.stream):
-                    download.feed(chunk)
+                    if download.feed(chunk):
+                        download.check()
                 return download.finish()
             except httpcore2.RemoteProtocolError:
                 raise _cut_short(download) from None
@@ -170,6 +179,11 @@ class AsyncFetcher:
             network_backend=AsyncGuard(network, allow_private),
         )
         self._turns = Turns(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_HOST)
+        self._pace = Pace(_STARTS_A_STEP)
+
+    async def begin(self) -> None:
+        """Wait until the loop has room for the work with which a fetch begins."""
+        await self._pace.keep()
 
     async def fetch(self, download: Download, deadline: Deadline, owner: object) -> bytes | None:
         """Return the payload, or None where the stored one is still good.
@@ -204,8 +218,8 @@ class AsyncFetcher:
                         if download.is_not_modified:
                             return None
                         continue
-                    async for chunk in cast(AsyncIterable[bytes], response.stream):
-                        download.feed(chunk)
+                    cast(AsyncStream, response.extensions["network_stream"]).head.begin_body()
+                    await _receive(download, cast(AsyncIterable[bytes], response.stream))
                     return download.finish()
                 except httpcore2.RemoteProtocolError:
                     raise _cut_short(download) from None
@@ -215,6 +229,20 @@ class AsyncFetcher:
     async def close(self) -> None:
         """Close every connection."""
         await self._pool.aclose()
+
+
+async def _receive(download: Download, body: AsyncIterable[bytes]) -> None:
+    count = 0
+    async for chunk in body:
+        if wanted := download.feed(chunk):
+            if wanted <= _MAX_CHECK_ON_LOOP:
+                download.check()
+            else:
+                await off_loop(download.check)
+        count += 1
+        if not count % _CHUNKS_A_STEP:
+            # What has arrived may be thousands of tiny chunks, which nothing else would part.
+            await asyncio.sleep(0)
 
 
 _Key = tuple[Network, bool]

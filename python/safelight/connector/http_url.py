@@ -37,8 +37,6 @@ class HTTPURL(NamedTuple):
     host: str
     port: int
     target: bytes
-    text: str
-    """The whole URL as the parser writes it: a cache key, never part of a message."""
 
     @property
     def host_header(self) -> bytes:
@@ -46,6 +44,11 @@ class HTTPURL(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         is_default = self.port == (443 if self.scheme == "https" else 80)
         return (host if is_default else f"{host}:{self.port}").encode("ascii")
+
+    @property
+    def text(self) -> str:
+        """The whole URL: a base for redirects and a cache key, never part of a message."""
+        return f"{self.scheme}://{self.host_header.decode()}{self.target.decode()}"
 
 
 def parse_http_url(url: str) -> HTTPURL:
@@ -121,8 +124,7 @@ def _checked(parsed: httpx2.URL, *, is_ascii: bool) -> HTTPURL:
     if not is_canonical_or_no_ipv4(host) or (is_number and not is_ascii):
         raise BlockedURLError("URL has an IPv4 address that is not four decimal numbers")
     port = parsed.port or (443 if parsed.scheme == "https" else 80)
-    text = str(parsed.copy_with(fragment=None))
-    return HTTPURL(parsed.scheme, host, port, parsed.raw_path, text)
+    return HTTPURL(parsed.scheme, host, port, parsed.raw_path)
 
 
 class AllowedDomains:

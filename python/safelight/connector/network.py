@@ -1,18 +1,16 @@
 """How a host becomes a connection: resolved once, every address judged, a judged one dialed.
 
-Owns sockets and name look-ups, and the backends that make the HTTP client use them. Must never
+Owns name look-ups and dials, and the backends that make the HTTP client use them. Must never
 dial an address that was not judged, nor let a name be resolved a second time between the two.
 """
 
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address
 from typing import Any
@@ -21,7 +19,8 @@ import httpcore2
 
 from safelight.connector.address import is_allowed_address
 from safelight.connector.deadline import Deadline
-from safelight.errors import BlockedURLError, FetchError, FetchRefusedError
+from safelight.connector.streams import AsyncStream, SyncStream
+from safelight.errors import BlockedURLError, FetchError
 
 __all__ = ["AsyncGuard", "Network", "SYSTEM_NETWORK", "SyncGuard"]
 
@@ -99,12 +98,6 @@ def _is_literal(host: str) -> bool:
     return True
 
 
-def _handshake_error(error: Exception) -> FetchError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return FetchRefusedError("server's certificate is not valid for it")
-    return FetchError("TLS handshake failed")
-
-
 class AsyncGuard(httpcore2.AsyncNetworkBackend):
     """The asyncio backend. Timeouts are the caller's: a fetch runs under one deadline."""
 
@@ -126,7 +119,7 @@ class AsyncGuard(httpcore2.AsyncNetworkBackend):
         for left, address in _counted_down(addresses):
             try:
                 async with asyncio.timeout(deadline.remaining_s() / left):
-                    return _AsyncStream(*await self._network.connect_async(address, port))
+                    return AsyncStream(*await self._network.connect_async(address, port))
             except (OSError, TimeoutError):
                 continue
         raise FetchError("connection could not be opened")
@@ -148,53 +141,6 @@ class AsyncGuard(httpcore2.AsyncNetworkBackend):
 def _counted_down(addresses: list[str]) -> Iterator[tuple[int, str]]:
     """Each address with how many are left, so that each gets its share of the time."""
     return zip(range(len(addresses), 0, -1), addresses, strict=True)
-
-
-class _AsyncStream(httpcore2.AsyncNetworkStream):
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def read(self, max_bytes: int, timeout: Any = None) -> bytes:
-        try:
-            return await self._reader.read(max_bytes)
-        except OSError as error:
-            raise httpcore2.ReadError from error
-
-    async def write(self, buffer: bytes, timeout: Any = None) -> None:
-        if not buffer:
-            return
-        try:
-            self._writer.write(buffer)
-            await self._writer.drain()
-        except OSError as error:
-            raise httpcore2.WriteError from error
-
-    async def aclose(self) -> None:
-        # Abort rather than close: a peer that does not read must not hold the connection open,
-        # and the rest of a refused body must not be waited for.
-        self._writer.transport.abort()
-
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: Any = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        try:
-            await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
-        except (OSError, ValueError) as error:
-            await self.aclose()
-            raise _handshake_error(error) from None
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
-
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            return self._reader.at_eof() or self._writer.transport.is_closing()
-        return self._writer.get_extra_info(info)
 
 
 class SyncGuard(httpcore2.NetworkBackend):
@@ -224,7 +170,7 @@ class SyncGuard(httpcore2.NetworkBackend):
             except OSError:
                 continue
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return _SyncStream(connected)
+            return SyncStream(connected)
         raise FetchError("connection could not be opened")
 
     def _resolve(self, host: str, port: int, deadline: Deadline) -> list[str]:
@@ -255,61 +201,3 @@ def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
         raise outcome[0]
     addresses: list[str] = outcome[0]
     return addresses
-
-
-class _SyncStream(httpcore2.NetworkStream):
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-
-    def read(self, max_bytes: int, timeout: Any = None) -> bytes:
-        try:
-            self._arm(timeout)
-            return self._socket.recv(max_bytes)
-        except TimeoutError as error:
-            raise httpcore2.ReadTimeout from error
-        except OSError as error:
-            raise httpcore2.ReadError from error
-
-    def write(self, buffer: bytes, timeout: Any = None) -> None:
-        try:
-            self._arm(timeout)
-            self._socket.sendall(buffer)
-        except TimeoutError as error:
-            raise httpcore2.WriteTimeout from error
-        except OSError as error:
-            raise httpcore2.WriteError from error
-
-    def _arm(self, deadline: Deadline) -> None:
-        remaining_s = deadline.remaining_s()
-        if remaining_s <= 0:
-            raise TimeoutError
-        self._socket.settimeout(remaining_s)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._socket.close()
-
-    def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: Any = None,
-    ) -> httpcore2.NetworkStream:
-        try:
-            self._arm(timeout)
-            wrapped = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname)
-        except TimeoutError as error:
-            self.close()
-            raise httpcore2.ConnectTimeout from error
-        except (OSError, ValueError) as error:
-            self.close()
-            raise _handshake_error(error) from None
-        return _SyncStream(wrapped)
-
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            # Only asked of idle connections: whatever has arrived there is the server's goodbye.
-            poll = select.poll()
-            poll.register(self._socket.fileno(), select.POLLIN)
-            return bool(poll.poll(0))
-        return None

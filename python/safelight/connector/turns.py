@@ -1,8 +1,9 @@
 """Whose turn it is: a bounded number of fetches at once, requests served in rotation.
 
 Owns the order. One request that brings a hundred URLs, or a host that answers slowly, must not
-keep the others waiting: requests take turns, and no host holds more than its share. Lives on one
-event loop; must never be used from two.
+keep the others waiting: requests take turns, and no host holds more than its share. A thousand
+fetches that begin together must not hold up the event loop either: they begin a few a step.
+Lives on one event loop; must never be used from two.
 """
 
 from __future__ import annotations
@@ -11,10 +12,38 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-__all__ = ["Turns"]
+__all__ = ["Pace", "Turns"]
 
-_Waiters = OrderedDict[str, deque[asyncio.Future[None]]]
+
+class _Waiter(NamedTuple):
+    owner: object
+    host: str
+    future: asyncio.Future[None]
+
+
+class _Rotation:
+    """Waiters by owner, taken from each owner in turn."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[object, deque[_Waiter]] = OrderedDict()
+
+    def add(self, waiter: _Waiter) -> None:
+        self._queues.setdefault(waiter.owner, deque()).append(waiter)
+
+    def take(self) -> _Waiter | None:
+        """Return the next waiter that has not been cancelled, or None."""
+        while self._queues:
+            owner, queue = next(iter(self._queues.items()))
+            waiter = queue.popleft()
+            if not queue:
+                del self._queues[owner]
+            if not waiter.future.done():
+                if queue:
+                    self._queues.move_to_end(owner)
+                return waiter
+        return None
 
 
 class Turns:
@@ -25,15 +54,21 @@ class Turns:
         self._max_active_per_host = max_active_per_host
         self._active = 0
         self._active_by_host: Counter[str] = Counter()
-        # Owner -> host -> who waits; the owner at the front is served next.
-        self._waiting: OrderedDict[object, _Waiters] = OrderedDict()
+        # Who waits for a turn of any host, and who waits for a turn of one host.
+        self._ready = _Rotation()
+        self._parked: dict[str, _Rotation] = {}
+
+    @property
+    def active(self) -> int:
+        """Turns that are held."""
+        return self._active
 
     @asynccontextmanager
     async def turn(self, owner: object, host: str) -> AsyncIterator[None]:
         """Wait for a turn and hold it. `owner` is the request, which must be hashable."""
-        # Whoever waits is not eligible: they are granted as soon as they are. So nobody is
-        # overtaken here.
-        if self._is_free(host):
+        # A free turn is taken at once: whoever waits could not have it, or would have been
+        # granted it when it became free.
+        if self._is_open(host) and self._active < self._max_active:
             self._take(host)
         else:
             await self._wait(owner, host)
@@ -44,8 +79,7 @@ class Turns:
 
     async def _wait(self, owner: object, host: str) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        hosts = self._waiting.setdefault(owner, OrderedDict())
-        hosts.setdefault(host, deque()).append(future)
+        self._queue(_Waiter(owner, host, future))
         try:
             await future
         except asyncio.CancelledError:
@@ -53,11 +87,14 @@ class Turns:
                 self._release(host)
             raise
 
-    def _is_free(self, host: str) -> bool:
-        return (
-            self._active < self._max_active
-            and self._active_by_host[host] < self._max_active_per_host
-        )
+    def _queue(self, waiter: _Waiter) -> None:
+        if self._is_open(waiter.host):
+            self._ready.add(waiter)
+        else:
+            self._parked.setdefault(waiter.host, _Rotation()).add(waiter)
+
+    def _is_open(self, host: str) -> bool:
+        return self._active_by_host[host] < self._max_active_per_host
 
     def _take(self, host: str) -> None:
         self._active += 1
@@ -68,24 +105,50 @@ class Turns:
         self._active_by_host[host] -= 1
         if not self._active_by_host[host]:
             del self._active_by_host[host]
-        while self._grant_one():
-            pass
+        # One of those who waited for this host may go, after those who waited before it.
+        parked = self._parked.get(host)
+        if parked is not None:
+            unparked = parked.take()
+            if unparked is None:
+                del self._parked[host]
+            else:
+                self._ready.add(unparked)
+        # One turn became free, so one waiter is granted; a ready one whose host has filled up
+        # meanwhile is parked.
+        while (waiter := self._ready.take()) is not None:
+            if self._is_open(waiter.host):
+                self._take(waiter.host)
+                waiter.future.set_result(None)
+                return
+            self._queue(waiter)
 
-    def _grant_one(self) -> bool:
-        for owner in list(self._waiting):
-            hosts = self._waiting[owner]
-            for host in list(hosts):
-                waiters = hosts[host]
-                while waiters and waiters[0].done():
-                    del waiters[0]
-                if waiters and self._is_free(host):
-                    self._take(host)
-                    waiter = waiters.popleft()
-                    waiter.set_result(None)
-                    self._waiting.move_to_end(owner)
-                    return True
-                if not waiters:
-                    del hosts[host]
-            if not hosts:
-                del self._waiting[owner]
-        return False
+
+class Pace:
+    """At most `max_starts` passages in one step of the event loop."""
+
+    def __init__(self, max_starts: int) -> None:
+        self._max_starts = max_starts
+        self._starts = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def keep(self) -> None:
+        """Return in this step of the loop if there is room, else in a later one, in order."""
+        loop = asyncio.get_running_loop()
+        if self._starts == 0:
+            loop.call_soon(self._next_step, loop)
+        if self._starts < self._max_starts and not self._waiting:
+            self._starts += 1
+            return
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        await future
+
+    def _next_step(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._starts = 0
+        while self._waiting and self._starts < self._max_starts:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                self._starts += 1
+        if self._starts:
+            loop.call_soon(self._next_step, loop)

@@ -1,0 +1,152 @@
+"""Fetching on loopback against the bare HTTP client, which checks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from comparison import Comparison
+from safelight import DownloadBudget, MediaConnector
+from safelight.media import MediaIO
+
+# In a process of its own: it must not share the interpreter with either client.
+SERVER = """
+import asyncio
+
+BODY = bytes(range(256)) * 800
+HEAD = b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(BODY)
+
+async def serve(reader, writer):
+    try:
+        while head := await reader.readuntil(b"\\r\\n\\r\\n"):
+            writer.write(HEAD)
+            if head.startswith(b"GET /drip "):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.2)
+            writer.write(BODY)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=2048)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+BODY = bytes(range(256)) * 800
+FETCHES = 64
+DRIPS = 1000
+TICK_S = 0.002
+
+
+class Bytes(MediaIO[bytes]):
+    """Takes the payload as it is, so that only the fetch is measured."""
+
+    def load_bytes(self, data: bytes) -> bytes:
+        """Return `data` itself."""
+        return data
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}/"
+        server.kill()
+
+
+def connector(timeout_s: float) -> MediaConnector:
+    return MediaConnector(
+        allowed_media_domains=["127.0.0.1"],
+        allow_private_addresses=True,
+        timeout_s=timeout_s,
+        download_budget=DownloadBudget(1 << 30),
+    )
+
+
+def test_fetches(compare: Comparison, url: str) -> None:
+    async def ours() -> list[bytes]:
+        request = connector(60)
+        refs = await asyncio.gather(
+            *(request.load_from_url_async(url, Bytes()) for _ in range(FETCHES))
+        )
+        return [ref.data for ref in refs]
+
+    async def bare(client: httpx2.AsyncClient) -> list[bytes]:
+        answers = await asyncio.gather(*(client.get(url) for _ in range(FETCHES)))
+        return [answer.content for answer in answers]
+
+    with asyncio.Runner() as runner:
+        client = httpx2.AsyncClient(trust_env=False)
+        compare(
+            f"connector, {FETCHES} x {len(BODY) // 1000} KB on loopback",
+            ours=lambda: runner.run(ours()),
+            baseline=lambda: runner.run(bare(client)),
+            target=0.9,
+        )
+        runner.run(client.aclose())
+
+
+async def _lateness_s(run: Callable[[], Awaitable[Any]]) -> float:
+    """How late the loop is at the 99th percentile of its ticks while `run` runs."""
+    late = []
+
+    async def tick() -> None:
+        while True:
+            due = time.perf_counter() + TICK_S
+            await asyncio.sleep(TICK_S)
+            late.append(time.perf_counter() - due)
+
+    ticking = asyncio.create_task(tick())
+    await run()
+    ticking.cancel()
+    return sorted(late)[len(late) * 99 // 100]
+
+
+def test_loop_while_a_thousand_drip(benchmark: BenchmarkFixture, url: str) -> None:
+    """Not a time of calls but of the loop's lateness; the bare client opens all connections."""
+
+    async def bare() -> None:
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(trust_env=False, limits=limits, timeout=60) as client:
+
+            async def get() -> None:
+                async with asyncio.timeout(3):
+                    await client.get(f"{url}drip")
+
+            results = await asyncio.gather(*(get() for _ in range(DRIPS)), return_exceptions=True)
+            assert {type(result) for result in results} == {TimeoutError}
+
+    async def ours() -> None:
+        fetches = [connector(3).load_from_url_async(f"{url}drip", Bytes()) for _ in range(DRIPS)]
+        results = await asyncio.gather(*fetches, return_exceptions=True)
+        assert {str(result) for result in results} == {"fetch took longer than 3 s"}
+
+    async def warm() -> None:
+        await connector(60).load_from_url_async(url, Bytes())
+
+    with asyncio.Runner() as runner:
+        runner.run(warm())
+        baseline_s = runner.run(_lateness_s(bare))
+        ours_s = benchmark.pedantic(lambda: runner.run(_lateness_s(ours)), rounds=1)
+    benchmark.extra_info["comparison"] = {
+        "name": f"connector, loop lateness (p99) while {DRIPS:,} fetches drip",
+        "ours_s": ours_s,
+        "baseline_s": baseline_s,
+        "ratio": baseline_s / ours_s,
+        "target": 1.0,
+    }

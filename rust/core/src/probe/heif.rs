@@ -17,7 +17,7 @@ pub(super) fn parse(
     // A sequence brand asks for the track even where there is a still picture too.
     let is_sequence = matches!(&major, b"avis" | b"msf1" | b"hevc" | b"hevx");
     let movie = if is_sequence {
-        match isobmff::find(payload, 0, *b"moov", &mut budget) {
+        match isobmff::find(payload, 0, *b"moov", format, &mut budget) {
             Err(_) if payload.is_whole => None,
             place => Some(place?),
         }
@@ -26,7 +26,7 @@ pub(super) fn parse(
     };
     let place = match movie {
         Some(place) => place,
-        None => isobmff::find(payload, 0, *b"meta", &mut budget)?,
+        None => isobmff::find(payload, 0, *b"meta", format, &mut budget)?,
     };
     let body = place.read(payload)?;
     let header = if place.kind == *b"moov" {

@@ -177,3 +177,13 @@ def test_a_header_far_into_a_file_is_found(tmp_path: Path) -> None:
     path = tmp_path / "long.jpg"
     path.write_bytes(data[:2] + comment * 100 + data[2:])
     assert probe_files([path]) == [probe(data)]
+
+
+def test_a_header_can_be_made_by_hand() -> None:
+    data = encode(Image.new("L", (10, 10)), "TIFF", tiffinfo={0x0112: 6})
+    assert pickle.loads(pickle.dumps(probe(data))) == probe(data)
+    header = ImageHeader(format="JPEG", width=30, height=10, orientation=6)
+    assert (header.upright_size, header.mode, header.has_alpha) == ((10, 30), None, None)
+    for wrong in ({"format": "JPG"}, {"mode": "XYZ"}, {"orientation": 9}, {"upright_size": (1, 2)}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ImageHeader(**{"format": "JPEG", "width": 30, "height": 10, **wrong})

@@ -9,7 +9,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(header) = probe(bytes) else { return };
     assert!(header.width > 0 && header.height > 0);
     assert!((1..=8).contains(&header.orientation));
-    let (width, height) = header.upright_size();
+    let (width, height) = header.upright_size;
     assert!(
         [(header.width, header.height), (header.height, header.width)].contains(&(width, height))
     );

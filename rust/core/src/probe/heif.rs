@@ -84,8 +84,7 @@ impl Properties {
             .size
             .ok_or_else(|| Error::malformed(format!("{format} image has no size")))?;
         let mut header = ImageHeader::new(format, size);
-        header.orientation = self.orientation();
-        header.is_turned = header.orientation >= 5;
+        header.set_orientation(self.orientation());
         Ok(header)
     }
 }
@@ -349,8 +348,12 @@ fn track(movie: &[u8], format: Format, budget: &mut Budget) -> Parsed<ImageHeade
         header.has_alpha = Some(has_alpha);
     }
     let sizes = child(table, *b"stsz", budget)?;
-    if let Some(count) = sizes.and_then(|body| body.get(8..12)?.try_into().ok()) {
-        header.set_frames(Endian::Big.u32(count));
+    let count = sizes.and_then(|body| body.get(8..12)?.try_into().ok());
+    if let Some(count) = count
+        .map(|count| Endian::Big.u32(count))
+        .filter(|&count| count > 0)
+    {
+        header.set_frames(count);
     }
     Ok(header)
 }

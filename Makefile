@@ -34,7 +34,7 @@ dev: $(STAMPS)/run $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/bench ## everything f
 
 fmt: $(STAMPS)/lint ## format Rust and Python, and mend what ruff can
 	cargo fmt --all
-	rustfmt --edition 2024 rust/fuzz/fuzz_targets/*.rs
+	rustfmt --edition 2024 rust/fuzz/fuzz_targets/*.rs rust/fuzz/examples/*.rs
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 
@@ -49,6 +49,7 @@ bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-be
 # cargo-fuzz needs unstable flags; the bootstrap switch lets a stable compiler take them.
 fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60)
 	@test -x $(BIN)/cargo-fuzz || cargo install --quiet --root $(VENV) cargo-fuzz --version 0.13.2
+	@cargo run --quiet --manifest-path rust/fuzz/Cargo.toml --example seeds
 	@export RUSTC_BOOTSTRAP=1; \
 	for target in $$(cargo fuzz list --fuzz-dir rust/fuzz); do \
 		echo "fuzz $$target for $(FUZZ_SECONDS) s"; \

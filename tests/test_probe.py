@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image, ImageOps
 
-from safelight.errors import HeaderError
-from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
+from safelight import (
+    HeaderError,
+    ImageHeader,
+    NeedMoreBytes,
+    UnsupportedMediaError,
+    probe,
+    probe_files,
+    probe_prefix,
+)
 
 
 def encode(image: Image.Image, format: str, **options: Any) -> bytes:
@@ -143,3 +152,38 @@ def test_a_frame_header_of_no_height_is_refused() -> None:
     at = data.index(b"\xff\xc0") + 5
     with pytest.raises(HeaderError):
         probe(data[:at] + struct.pack(">H", 0) + data[at + 2 :])
+
+
+def test_files_are_probed_one_by_one(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(encode(Image.new("RGB", (40, 30)), "PNG") + bytes(1 << 20))
+    page = tmp_path / "page.png"
+    page.write_text("<!DOCTYPE html>")
+    empty = tmp_path / "empty"
+    empty.touch()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    answers = probe_files([picture, str(page), empty, pipe, tmp_path, tmp_path / "missing"])
+    assert answers[0] == probe(picture.read_bytes())
+    kinds = [type(answer) for answer in answers[1:]]
+    assert kinds == [UnsupportedMediaError, HeaderError, OSError, OSError, FileNotFoundError]
+    assert not any(str(tmp_path) in str(answer) for answer in answers)
+
+
+@pytest.mark.timeout(60)
+def test_a_header_far_into_a_file_is_found(tmp_path: Path) -> None:
+    comment = b"\xff\xfe\xff\xff" + bytes(0xFFFD)
+    data = encode(Image.new("RGB", (40, 30)), "JPEG")
+    path = tmp_path / "long.jpg"
+    path.write_bytes(data[:2] + comment * 100 + data[2:])
+    assert probe_files([path]) == [probe(data)]
+
+
+def test_a_header_can_be_made_by_hand() -> None:
+    data = encode(Image.new("L", (10, 10)), "TIFF", tiffinfo={0x0112: 6})
+    assert pickle.loads(pickle.dumps(probe(data))) == probe(data)
+    header = ImageHeader(format="JPEG", width=30, height=10, orientation=6)
+    assert (header.upright_size, header.mode, header.has_alpha) == ((10, 30), None, None)
+    for wrong in ({"format": "JPG"}, {"mode": "XYZ"}, {"orientation": 9}, {"upright_size": (1, 2)}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            ImageHeader(**{"format": "JPEG", "width": 30, "height": 10, **wrong})

@@ -74,7 +74,7 @@ fn assert_agrees(name: &str, header: &ImageHeader, truth: &Value) {
         assert_eq!(u64::from(header.orientation), stated, "{name}");
     }
     if let Some(upright) = truth.get("upright_size") {
-        let (width, height) = header.upright_size();
+        let (width, height) = header.upright_size;
         assert_eq!(&Value::from(vec![width, height]), upright, "{name}");
     }
     if let Some(mode) = header.mode.filter(|_| header.format != Format::Icns) {

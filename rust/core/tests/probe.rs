@@ -85,7 +85,7 @@ fn exif_facts_are_read_in_every_container() {
     ] {
         let header = header(&bytes);
         assert_eq!(header.orientation, 6, "{}", header.format);
-        assert_eq!(header.upright_size(), (16, 24));
+        assert_eq!(header.upright_size, (16, 24));
         let id = header.image_id.as_deref();
         assert_eq!(id, Some("0b9c1f6e-7a3f-4c55-9a86-3f5f0d1c2b3a"));
         assert_eq!(header.image_unique_id.as_deref(), Some("0123456789abcdef"));
@@ -96,7 +96,7 @@ fn exif_facts_are_read_in_every_container() {
 fn a_turned_tiff_is_not_turned_again() {
     let header = header(&tiff((24, 16), &[(0x0112, 3, 1, 6)]));
     assert_eq!((header.width, header.height), (16, 24));
-    assert_eq!(header.upright_size(), (16, 24));
+    assert_eq!(header.upright_size, (16, 24));
     assert_eq!(header.orientation, 6);
 }
 

@@ -45,17 +45,20 @@ impl PyImageHeader {
         let mode = mode
             .map(|name| headers::mode_by_name(name).ok_or_else(|| unknown("mode")))
             .transpose()?;
-        let is_turned = match upright_size {
-            None => orientation >= 5,
-            Some(size) if size == (width, height) => orientation >= 5 && width == height,
-            Some(size) if size == (height, width) => true,
+        let format = Format::by_name(format).ok_or_else(|| unknown("format"))?;
+        let stored = (width, height);
+        let turned = (height, width);
+        let upright_size = match upright_size {
+            Some(size) if size == stored || size == turned => size,
             Some(_) => return Err(unknown("upright_size")),
+            None if orientation >= 5 && format != Format::Tiff => turned,
+            None => stored,
         };
         if !(1..=8).contains(&orientation) {
             return Err(unknown("orientation"));
         }
         Ok(Self(ImageHeader {
-            format: Format::by_name(format).ok_or_else(|| unknown("format"))?,
+            format,
             width,
             height,
             mode,
@@ -64,7 +67,7 @@ impl PyImageHeader {
             is_animated,
             frame_count,
             orientation,
-            is_turned,
+            upright_size,
             image_id: image_id.map(Into::into),
             image_unique_id: image_unique_id.map(Into::into),
         }))
@@ -117,7 +120,7 @@ impl PyImageHeader {
 
     #[getter]
     fn upright_size(&self) -> (u32, u32) {
-        self.0.upright_size()
+        self.0.upright_size
     }
 
     #[getter]
@@ -244,14 +247,14 @@ fn unknown(name: &str) -> PyErr {
 
 /// The header of the image in `data`.
 #[pyfunction]
-#[pyo3(signature = (data, /))]
+#[pyo3(signature = (data))]
 pub(crate) fn probe(data: Payload) -> BindingResult<PyImageHeader> {
     Ok(PyImageHeader(headers::probe(&data)?))
 }
 
 /// The header of the image that begins with `data`, or how much more is needed.
 #[pyfunction]
-#[pyo3(signature = (data, /))]
+#[pyo3(signature = (data))]
 pub(crate) fn probe_prefix(py: Python<'_>, data: Payload) -> PyResult<Py<PyAny>> {
     match headers::probe_prefix(&data).map_err(BindingError::from)? {
         Prefix::Header(header) => Ok(Py::new(py, PyImageHeader(header))?.into_any()),
@@ -262,7 +265,7 @@ pub(crate) fn probe_prefix(py: Python<'_>, data: Payload) -> PyResult<Py<PyAny>>
 /// The headers of the files at `paths`, in order; an exception in the place of a header that
 /// cannot be had.
 #[pyfunction]
-#[pyo3(signature = (paths, /))]
+#[pyo3(signature = (paths))]
 pub(crate) fn probe_files(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<Py<PyAny>>> {
     let answers: Vec<_> = py.detach(|| {
         let mut buffer = Vec::new();

@@ -17,7 +17,7 @@ pub(super) fn parse(
     // A sequence brand asks for the track even where there is a still picture too.
     let is_sequence = matches!(&major, b"avis" | b"msf1" | b"hevc" | b"hevx");
     let movie = if is_sequence {
-        match isobmff::find(payload, 0, *b"moov", &mut budget) {
+        match isobmff::find(payload, 0, *b"moov", format, &mut budget) {
             Err(_) if payload.is_whole => None,
             place => Some(place?),
         }
@@ -26,7 +26,7 @@ pub(super) fn parse(
     };
     let place = match movie {
         Some(place) => place,
-        None => isobmff::find(payload, 0, *b"meta", &mut budget)?,
+        None => isobmff::find(payload, 0, *b"meta", format, &mut budget)?,
     };
     let body = place.read(payload)?;
     let header = if place.kind == *b"moov" {
@@ -84,8 +84,7 @@ impl Properties {
             .size
             .ok_or_else(|| Error::malformed(format!("{format} image has no size")))?;
         let mut header = ImageHeader::new(format, size);
-        header.orientation = self.orientation();
-        header.is_turned = header.orientation >= 5;
+        header.set_orientation(self.orientation());
         Ok(header)
     }
 }
@@ -349,8 +348,12 @@ fn track(movie: &[u8], format: Format, budget: &mut Budget) -> Parsed<ImageHeade
         header.has_alpha = Some(has_alpha);
     }
     let sizes = child(table, *b"stsz", budget)?;
-    if let Some(count) = sizes.and_then(|body| body.get(8..12)?.try_into().ok()) {
-        header.set_frames(Endian::Big.u32(count));
+    let count = sizes.and_then(|body| body.get(8..12)?.try_into().ok());
+    if let Some(count) = count
+        .map(|count| Endian::Big.u32(count))
+        .filter(|&count| count > 0)
+    {
+        header.set_frames(count);
     }
     Ok(header)
 }

@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 use crate::limits::Budget;
+use crate::probe::Format;
 use crate::reader::{Parsed, Payload, Stop, index};
 
 /// The place of a box in a payload.
@@ -48,11 +49,12 @@ pub(super) fn place(payload: Payload<'_>, at: usize) -> Parsed<Place> {
     })
 }
 
-/// The first box from `at` that is of that kind.
+/// The first box from `at` that is of that kind; `format` is for the error.
 pub(super) fn find(
     payload: Payload<'_>,
     mut at: usize,
     kind: [u8; 4],
+    format: Format,
     budget: &mut Budget,
 ) -> Parsed<Place> {
     loop {
@@ -62,7 +64,8 @@ pub(super) fn find(
             return Ok(place);
         }
         let Some(end) = place.end else {
-            return Err(Error::malformed("box that describes the image is missing").into());
+            let kind = kind.escape_ascii();
+            return Err(Error::malformed(format!("{format} has no box {kind}")).into());
         };
         at = end;
     }

@@ -15,7 +15,8 @@ pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
         return codestream(payload);
     }
     let mut budget = Budget::default();
-    let place = isobmff::find(payload, SIGNATURE_BOX_BYTES, *b"jp2h", &mut budget)?;
+    let start = SIGNATURE_BOX_BYTES;
+    let place = isobmff::find(payload, start, *b"jp2h", Format::Jpeg2000, &mut budget)?;
     let body = place.read(payload)?;
     let mut header = None;
     for (kind, body) in isobmff::children(body) {

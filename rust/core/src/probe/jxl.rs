@@ -33,8 +33,7 @@ pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
         return Err(Stop::More(None));
     }
     let mut header = ImageHeader::new(Format::JpegXl, size);
-    header.orientation = orientation;
-    header.is_turned = orientation >= 5;
+    header.set_orientation(orientation);
     Ok(header)
 }
 

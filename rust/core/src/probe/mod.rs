@@ -59,9 +59,9 @@ pub struct ImageHeader {
     pub frame_count: Option<u32>,
     /// EXIF orientation, 1 to 8; 1 where none is stated.
     pub orientation: u8,
-    /// Whether decoding applies the orientation to `width` and `height`. Not so for TIFF, whose
-    /// stored size is turned already.
-    pub is_turned: bool,
+    /// Width and height once the orientation is applied. That of a TIFF is applied to `width`
+    /// and `height` already, because that is how it is decoded.
+    pub upright_size: (u32, u32),
     /// EXIF `ImageID`.
     pub image_id: Option<Box<str>>,
     /// EXIF `ImageUniqueID`.
@@ -81,7 +81,7 @@ impl ImageHeader {
             is_animated: None,
             frame_count: None,
             orientation: 1,
-            is_turned: false,
+            upright_size: (width, height),
             image_id: None,
             image_unique_id: None,
         }
@@ -91,23 +91,21 @@ impl ImageHeader {
     fn set_facts(&mut self, facts: ExifFacts, xmp: impl FnOnce() -> Option<u8>) {
         self.image_id = facts.image_id;
         self.image_unique_id = facts.image_unique_id;
-        self.orientation = facts.orientation.or_else(xmp).unwrap_or(1);
-        self.is_turned = self.orientation >= 5;
+        self.set_orientation(facts.orientation.or_else(xmp).unwrap_or(1));
+    }
+
+    /// Take an orientation that is still to be applied.
+    fn set_orientation(&mut self, orientation: u8) {
+        self.orientation = orientation;
+        self.upright_size = match orientation {
+            5..=8 => (self.height, self.width),
+            _ => (self.width, self.height),
+        };
     }
 
     fn set_frames(&mut self, count: u32) {
         self.frame_count = Some(count);
         self.is_animated = Some(count > 1);
-    }
-
-    /// Width and height after the orientation is applied.
-    #[must_use]
-    pub fn upright_size(&self) -> (u32, u32) {
-        if self.is_turned {
-            (self.height, self.width)
-        } else {
-            (self.width, self.height)
-        }
     }
 }
 

@@ -107,7 +107,9 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         .and_then(|entry| payload.bytes.get(entry.at..)?.get(..entry.bytes));
     header.set_facts(collector.facts, || xmp.and_then(exif::xmp_orientation));
     // Only an orientation that the directory did not state is still to be applied.
-    header.is_turned = header.is_turned && turned.is_none();
+    if turned.is_some() {
+        header.upright_size = size;
+    }
     Ok(header)
 }
 

@@ -85,6 +85,9 @@ fn extended(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<Image
         walk => walk?,
     }
     let is_animated = flags & ANIMATION != 0;
+    if is_animated && chunks.frames == 0 {
+        return Err(Error::malformed("WebP animation has no frame").into());
+    }
     let has_alpha = if is_animated {
         flags & ALPHA != 0
     } else {

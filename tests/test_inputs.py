@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -317,3 +318,14 @@ def test_items_with_and_without_a_uuid_mix() -> None:
 def test_an_item_without_canonical_bytes_is_an_error() -> None:
     with pytest.raises(TypeError, match="cannot hash"):
         image_hash(ref(), options={"device": object()})
+
+
+def test_an_item_cannot_be_changed() -> None:
+    # A cache shares it: whoever emptied it would empty it for the next request.
+    item = MultiModalKwargsItem({"a": MultiModalFieldElem(np.zeros(3), MultiModalBatchedField())})
+    for name in ("__setitem__", "__delitem__", "pop", "clear", "update", "setdefault", "popitem"):
+        assert not hasattr(item, name)
+    item.get_data().clear()
+    assert list(item) == ["a"]
+    assert len(pickle.loads(pickle.dumps(item))) == 1
+    assert "0." not in repr(item)

@@ -133,8 +133,28 @@ class MultiModalFieldElem:
     field: BaseMultiModalField
 
 
-class MultiModalKwargsItem(UserDict[str, MultiModalFieldElem]):
-    """What a model takes for one item: named elements. Shared between requests: read-only."""
+class MultiModalKwargsItem(Mapping[str, MultiModalFieldElem]):
+    """What a model takes for one item: named elements.
+
+    Shared between requests by way of a cache, so there is no way to change one.
+    """
+
+    __slots__ = ("_elems",)
+
+    def __init__(self, elems: Mapping[str, MultiModalFieldElem]) -> None:
+        self._elems = dict(elems)
+
+    def __getitem__(self, name: str) -> MultiModalFieldElem:
+        return self._elems[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._elems)
+
+    def __len__(self) -> int:
+        return len(self._elems)
+
+    def __repr__(self) -> str:
+        return f"MultiModalKwargsItem({', '.join(self)})"
 
     def get_data(self) -> dict[str, NestedTensors]:
         """The tensors by name."""

@@ -1,6 +1,11 @@
 """A request's media as items: two views, selections, sizes without decoding."""
 
-from safelight.parse.embeddings import DictEmbeddingItems, EmbeddingItems, ImageEmbeddingItems
+from safelight.parse.embeddings import (
+    DictEmbeddingItems,
+    EmbeddingItems,
+    ImageEmbeddingItems,
+    check_embedding,
+)
 from safelight.parse.image import HfImageItem, ImageItem, ImageProcessorItems, ImageSize
 from safelight.parse.items import ModalityDataItems, MultiModalDataItems, ProcessorBatchItems
 from safelight.parse.parser import (
@@ -25,4 +30,5 @@ __all__ = [
     "MultiModalDataItems",
     "MultiModalDataParser",
     "ProcessorBatchItems",
+    "check_embedding",
 ]

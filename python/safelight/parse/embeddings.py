@@ -21,6 +21,7 @@ __all__ = [
     "EmbeddingItems",
     "ImageEmbeddingItems",
     "check_dense",
+    "check_embedding",
     "is_embeddings",
 ]
 
@@ -49,7 +50,7 @@ class EmbeddingItems(ModalityDataItems[Any, Tensor]):
         super().__init__(data, modality)
         is_batch = not isinstance(data, (list, tuple))
         for tensor in [data] if is_batch else data:
-            _check_embedding(tensor, modality, 3 if is_batch else 2, expected_hidden_size)
+            check_embedding(tensor, modality, 3 if is_batch else 2, expected_hidden_size)
 
     def get_count(self) -> int:
         """The number of items."""
@@ -95,7 +96,7 @@ class DictEmbeddingItems(ModalityDataItems[Mapping[str, Tensor], Mapping[str, Te
     """Embeddings as named tensors, usually the names of a processor's outputs.
 
     Args:
-        data: The tensors of all items.
+        data: The tensors of all items. Names without a layout are left out.
         modality: Name of the modality.
         required_fields: Names that must be there.
         fields_factory: Gives the layout of each name, by which it is split into items.
@@ -131,6 +132,7 @@ class DictEmbeddingItems(ModalityDataItems[Mapping[str, Tensor], Mapping[str, Te
         except Exception as error:
             # Layouts are computed from the tensors, such as sizes from a grid.
             raise RequestError(f"{modality} embeddings do not fit together") from error
+        self.data = {name: data[name] for name in self._parts}
         unsplit = sorted(required_fields - self._parts.keys())
         if unsplit:
             raise ValueError(f"fields_factory gives no layout for {', '.join(unsplit)}")
@@ -149,12 +151,10 @@ class DictEmbeddingItems(ModalityDataItems[Mapping[str, Tensor], Mapping[str, Te
         self._parts = {
             name: [parts[index] for index in indices] for name, parts in self._parts.items()
         }
-        merged = {
-            name: self.fields_config[name].field.merge(parts)
+        self.data = {
+            name: self.fields_config[name].field.merge(parts) if parts else self.data[name][:0]
             for name, parts in self._parts.items()
-            if parts
         }
-        self.data = {**self.data, **merged}
 
     def get_processor_data(self) -> Mapping[str, object]:
         """Nothing: embeddings are past the processor."""
@@ -185,6 +185,34 @@ def is_embeddings(data: Any) -> bool:
     return is_tensor(data) and len(data.shape) == 3 and _is_floating(data)
 
 
+def check_embedding(
+    tensor: Tensor, modality: str, ndim: int, expected_hidden_size: int | None
+) -> None:
+    """Refuse what is no embedding.
+
+    Args:
+        tensor: What a client brought.
+        modality: Name of the modality.
+        ndim: 3 for a batch ``(items, tokens, hidden)``, 2 for ``(tokens, hidden)``.
+        expected_hidden_size: The model's hidden size; None leaves it unchecked.
+
+    Raises:
+        RequestError: It is not dense, not of floats, or of another shape.
+    """
+    check_dense(tensor, modality)
+    if not _is_floating(tensor):
+        raise RequestError(f"{modality} embeddings must be of floats, not {tensor.dtype}")
+    shape = tuple(tensor.shape)
+    if len(shape) != ndim or 0 in shape:
+        axes = "(items, tokens, hidden)" if ndim == 3 else "(tokens, hidden)"
+        raise RequestError(f"{modality} embeddings must have shape {axes}, not {shape}")
+    if expected_hidden_size is not None and shape[-1] != expected_hidden_size:
+        raise RequestError(
+            f"{modality} embeddings have hidden size {shape[-1]}, "
+            f"but the model's is {expected_hidden_size}"
+        )
+
+
 def check_dense(tensor: Tensor, modality: str) -> None:
     """Refuse a tensor that claims more than it stores: making it dense would fill the memory.
 
@@ -201,23 +229,6 @@ def check_dense(tensor: Tensor, modality: str) -> None:
             raise RequestError(f"{modality} tensors must be dense")
     else:
         raise RequestError(f"{modality} embeddings cannot be a {type(tensor).__name__}")
-
-
-def _check_embedding(
-    tensor: Tensor, modality: str, ndim: int, expected_hidden_size: int | None
-) -> None:
-    check_dense(tensor, modality)
-    if not _is_floating(tensor):
-        raise RequestError(f"{modality} embeddings must be of floats, not {tensor.dtype}")
-    shape = tuple(tensor.shape)
-    if len(shape) != ndim or 0 in shape:
-        axes = "(items, tokens, hidden)" if ndim == 3 else "(tokens, hidden)"
-        raise RequestError(f"{modality} embeddings must have shape {axes}, not {shape}")
-    if expected_hidden_size is not None and shape[-1] != expected_hidden_size:
-        raise RequestError(
-            f"{modality} embeddings have hidden size {shape[-1]}, "
-            f"but the model's is {expected_hidden_size}"
-        )
 
 
 def _is_floating(tensor: Tensor) -> bool:

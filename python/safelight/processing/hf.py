@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from safelight.foreign import is_array, is_image
+
 __all__ = ["call_image_processor", "fingerprint", "select_kwargs", "tensor_type"]
 
 
@@ -74,8 +76,9 @@ def call_image_processor(
     Returns:
         numpy arrays for the Pillow backend, torch tensors for the torchvision one.
     """
-    if any(isinstance(image, (str, bytes)) for image in images):
-        raise TypeError("an image processor would download a string; hand it decoded images")
+    # Not a list of names: an image processor downloads strings, in nested lists as well.
+    if not all(is_image(image) or is_array(image) for image in images):
+        raise TypeError("an image processor takes Pillow images, arrays and tensors")
     outputs: Mapping[str, Any] = processor(
         images=images, return_tensors=tensor_type(processor), **select_kwargs(processor, kwargs)
     )

@@ -18,6 +18,7 @@ from safelight.errors import MediaError, RequestError, SafelightError
 from safelight.executor import media_pool
 from safelight.inputs import (
     MultiModalFieldConfig,
+    MultiModalFieldElem,
     MultiModalInputs,
     MultiModalKwargsItem,
     MultiModalKwargsItems,
@@ -321,10 +322,12 @@ class BaseMultiModalProcessor(ABC):
             raise MediaError("the model's processor cannot process it").at(
                 modality, selected.get_original_index(0)
             ) from error
-        for name, elem in item.items():
-            item[name] = type(elem)(_read_only(owned(elem.data)), elem.field)
+        elems = {
+            name: MultiModalFieldElem(_read_only(owned(elem.data)), elem.field)
+            for name, elem in item.items()
+        }
         return ProcessorCacheEntry(
-            MultiModalKwargsItem(item),
+            MultiModalKwargsItem(elems),
             [update.resolve(0) for update in updates if update.modality == modality],
         )
 

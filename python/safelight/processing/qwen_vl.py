@@ -19,6 +19,7 @@ from safelight.parse import (
     ModalityDataItems,
     MultiModalDataItems,
     MultiModalDataParser,
+    check_embedding,
 )
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.processor import BaseMultiModalProcessor
@@ -141,11 +142,15 @@ def _image_fields(
 def _embedding_fields(
     fields: Mapping[str, Any], merge_size: int
 ) -> Mapping[str, MultiModalFieldConfig]:
-    """The layout of embeddings that a client brought, once their grids make sense.
+    """The layout of embeddings that a client brought, once they and their grids make sense.
+
+    Of embeddings and grids alone: pixels would go around the processor as well.
 
     Raises:
-        RequestError: The grids are not rows of three positive integers, whole tokens each.
+        RequestError: The embeddings are not of floats and ``(tokens, hidden)``, or the grids are
+            not rows of three positive integers, whole tokens each.
     """
+    check_embedding(fields["image_embeds"], "image", 2, None)
     grids = fields["image_grid_thw"]
     is_whole = not (hasattr(grids, "is_floating_point") and grids.is_floating_point()) and not (
         hasattr(grids, "dtype") and getattr(grids.dtype, "kind", "i") not in "iu"
@@ -155,7 +160,8 @@ def _embedding_fields(
     for frames, rows, columns in grids.tolist():
         if min(frames, rows, columns) < 1 or rows % merge_size or columns % merge_size:
             raise RequestError(f"image_grid_thw must be positive, in multiples of {merge_size}")
-    return _image_fields(fields, merge_size)
+    layouts = _image_fields(fields, merge_size)
+    return {name: layouts[name] for name in ("image_embeds", "image_grid_thw")}
 
 
 def _patch_count(grid: Any) -> int:

@@ -133,11 +133,7 @@ fn values_may_lie_in_the_second_exif_segment() {
 
 #[test]
 fn compressed_text_is_read_within_a_bound() {
-    let digits = exif(6)
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect::<String>();
+    let digits: String = exif(6).iter().map(|byte| format!("{byte:02x}")).collect();
     let profile = format!("\nexif\n{:8}\n{digits}\n", exif(6).len());
     let text = |text: &[u8]| {
         let body = [b"Raw profile type exif\0\0", &stored(text)[..]].concat();

@@ -35,7 +35,7 @@ def open_with_pillow(data: bytes) -> Image.Image | None:
         try:
             image = Image.open(io.BytesIO(data))
             image.load()
-        except Exception:  # noqa: BLE001 - plugins raise whatever their parsers trip over
+        except Exception:
             return None
         return image
 

@@ -581,7 +581,8 @@ def test_exit_with_an_event_loop_waiting() -> None:
         cache = MediaCache(10)
         gate = threading.Event()
         async def main():
-            task = asyncio.create_task(cache.get_or_compute_async(b"k", lambda: (gate.wait(0.2), 1)))
+            waiting = cache.get_or_compute_async(b"k", lambda: (gate.wait(0.2), 1))
+            task = asyncio.create_task(waiting)
             await asyncio.sleep(0.05)
         asyncio.run(main())
         print("out")

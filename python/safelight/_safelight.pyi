@@ -249,8 +249,8 @@ class Pixels:
 
 def decode_image(
     data: bytes | bytearray,
-    mode: str | None = "RGB",
-    background: tuple[int, int, int] | None = (255, 255, 255),
+    mode: str | None = ...,
+    background: tuple[int, int, int] | None = ...,
     max_pixels: int = ...,
     orientation: int = 1,
 ) -> Pixels | None: ...

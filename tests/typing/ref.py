@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
 
 from PIL import Image
 
@@ -17,8 +17,12 @@ from safelight import (
     probe_prefix,
 )
 
-media_io = ImageMediaIO(image_mode="RGB", max_image_pixels=1_000_000)
-ref = media_io.load_bytes_ref(b"payload")
+
+def draw() -> Image.Image:
+    return Image.new("RGB", (1, 1))
+
+
+ref = MediaRef(draw, b"payload")
 assert_type(ref, MediaRef[Image.Image])
 assert_type(ref.key, bytes)
 assert_type(ref.spec, DecodeSpec)
@@ -34,7 +38,10 @@ def width(image: Image.Image) -> int:
 
 assert_type(ref.map(width, unit="px"), MediaRef[int])
 assert_type(MediaRef(lambda: 1, b"payload"), MediaRef[int])
-assert_type(media_io.load_bytes(b"payload"), Image.Image)
+
+# An image comes as Pillow's, as an array or as a tensor, by a value and not by a type.
+media_io = ImageMediaIO(image_mode="RGB", max_image_pixels=1_000_000)
+assert_type(media_io.load_bytes_ref(b"payload"), MediaRef[Any])
 assert_type(media_io.get_decode_spec(), DecodeSpec)
 
 assert_type(probe(b"payload"), ImageHeader)

@@ -165,7 +165,9 @@ class Rasterizer:
     def _from_pixels(self, pixels: Pixels) -> Any:
         if self.output != "pil":
             return _to_output(np.asarray(pixels), self.output)
-        return Image.frombuffer(pixels.mode, pixels.size, pixels, "raw", pixels.mode, 0, 1)
+        # Pillow's stubs know bytes only; it takes any buffer.
+        buffer: Any = pixels
+        return Image.frombuffer(pixels.mode, pixels.size, buffer, "raw", pixels.mode, 0, 1)
 
     def _from_pillow(self, image: Image.Image) -> Any:
         return image if self.output == "pil" else _to_output(np.array(image), self.output)

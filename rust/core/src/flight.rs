@@ -90,7 +90,7 @@ enum Phase<T> {
     Ended,
 }
 
-/// The duty to end a flight: by [`Leader::fulfil`], or by being dropped.
+/// The duty to end a flight, which dropping it fulfils: with `ending`, or as abandoned.
 struct Leader<'a, T> {
     flight: &'a Flight<T>,
     ending: Option<Ending<T>>,

@@ -180,7 +180,7 @@ pub(crate) fn vp8x(flags: u8, size: (u32, u32)) -> Vec<u8> {
 
 /// Lossless image data, the header of it.
 pub(crate) fn vp8l(size: (u32, u32), has_alpha: bool) -> Vec<u8> {
-    let bits = size.0 - 1 | (size.1 - 1) << 14 | u32::from(has_alpha) << 28;
+    let bits = (size.0 - 1) | ((size.1 - 1) << 14) | (u32::from(has_alpha) << 28);
     let mut body = vec![0x2F];
     body.extend(bits.to_le_bytes());
     riff(*b"VP8L", &body)

@@ -86,6 +86,19 @@ def test_every_filter_on_wide_rows(filter: int, unit: int) -> None:
         assert_as_pillow(png((width, 3), 8, 2 if unit == 3 else 6, b"".join(rows)), is_served=True)
 
 
+@pytest.mark.parametrize("unit", [3, 4])
+def test_filters_over_runs_of_zeros(unit: int) -> None:
+    source = random.Random(unit)
+    for width in (5, 16, 17, 64, 300):
+        rows = []
+        for _ in range(24):
+            row = bytearray(width * unit)
+            for _ in range(source.randrange(4)):
+                row[source.randrange(len(row))] = source.randrange(256)
+            rows.append(bytes([source.choice((1, 2, 3, 4, 4, 4))]) + row)
+        assert_as_pillow(png((width, 24), 8, 2 if unit == 3 else 6, b"".join(rows)), is_served=True)
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("sample", [0, 1, 3, 255, 256, 300, 0xFF01])
 def test_transparent_gray(bits: int, sample: int) -> None:

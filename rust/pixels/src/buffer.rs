@@ -16,11 +16,37 @@ pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>, Refusal> {
     if pointer.is_null() {
         return Err(Declined("out of memory").into());
     }
+    advise(pointer, len);
     let bytes = std::ptr::slice_from_raw_parts_mut(pointer, len);
     // SAFETY: the global allocator gave `pointer` for `len` bytes of alignment 1, all initialized
     // to zero; the box is their only owner.
     Ok(unsafe { Box::from_raw(bytes) }.into_vec())
 }
+
+/// Ask for huge pages where the memory is large enough to hold some.
+#[cfg(target_os = "linux")]
+fn advise(start: *mut u8, len: usize) {
+    const HUGE: usize = 2 << 20;
+    const PAGE: usize = 4096;
+    if len < 2 * HUGE {
+        return;
+    }
+    let skipped = start.align_offset(PAGE);
+    if skipped < len {
+        // SAFETY: the range lies inside one allocation of ours and starts on a page; the advice
+        // changes how it is backed, never what it holds. A refusal is of no consequence.
+        unsafe {
+            libc::madvise(
+                start.add(skipped).cast(),
+                len - skipped,
+                libc::MADV_HUGEPAGE,
+            )
+        };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise(_start: *mut u8, _len: usize) {}
 
 /// Width times height times `unit`, or a refusal.
 pub(crate) fn area(width: u32, height: u32, unit: usize) -> Result<usize, Refusal> {

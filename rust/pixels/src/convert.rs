@@ -9,6 +9,8 @@
     reason = "levels are computed in wider types and are 0..=255 by the formula or a clamp"
 )]
 
+use std::cell::Cell;
+
 use crate::buffer::zeroed;
 use crate::decode::Refusal;
 use crate::mode::Mode;
@@ -56,7 +58,14 @@ pub(crate) fn finish(
 }
 
 /// `color` pasted over `background` with its own alpha.
+#[inline]
 fn over([r, g, b, alpha]: [u8; 4], background: [u8; 3]) -> [u8; 3] {
+    // Most pixels are one or the other, and the formula gives the same.
+    match alpha {
+        255 => return [r, g, b],
+        0 => return background,
+        _ => {}
+    }
     let blend = |ink: u8, paper: u8| {
         let (ink, paper, alpha) = (u32::from(ink), u32::from(paper), u32::from(alpha));
         let sum = ink * alpha + paper * (255 - alpha) + 128;
@@ -228,18 +237,19 @@ impl Job<'_> {
         width: usize,
         each: &impl Fn([u8; S]) -> [u8; D],
     ) -> Result<(), Refusal> {
-        let count = pixels.len() / S;
+        let cells = Cell::from_mut(pixels).as_slice_of_cells();
+        let (stored, _) = cells.as_chunks::<S>();
+        // Places never lie behind the pixel that is read, because a pixel does not grow.
+        let (places, _) = cells.as_chunks::<D>();
         let step = width.max(1) * ROWS_PER_CHECK;
-        let mut done = 0;
-        while done < count {
+        for (stored, places) in stored.chunks(step).zip(places.chunks(step)) {
             self.cancel.check()?;
-            let end = (done + step).min(count);
-            for index in done..end {
-                let mut pixel = [0; S];
-                pixel.copy_from_slice(&pixels[index * S..][..S]);
-                pixels[index * D..][..D].copy_from_slice(&each(pixel));
+            for (pixel, place) in stored.iter().zip(places) {
+                let mapped = each(pixel.each_ref().map(Cell::get));
+                for (cell, sample) in place.iter().zip(mapped) {
+                    cell.set(sample);
+                }
             }
-            done = end;
         }
         Ok(())
     }

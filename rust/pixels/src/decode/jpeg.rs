@@ -6,11 +6,10 @@
 use std::ffi::{c_int, c_uchar, c_uint};
 
 use crate::Cancel;
-use crate::buffer::area;
 use crate::mode::Mode;
 
 use super::reader::Reader;
-use super::{Codec, Declined, Header, Plan, Refusal};
+use super::{Codec, Declined, Header, Refusal};
 
 // The archive with libjpeg is linked through this crate; the shim calls it.
 use turbojpeg_sys as _;
@@ -58,20 +57,6 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 _ => Mode::Cmyk,
             },
         }
-    }
-
-    fn plan(&self) -> Result<Plan, Refusal> {
-        let Header {
-            width,
-            height,
-            mode,
-            ..
-        } = self.header();
-        let bytes = area(width, height, mode.pixel_bytes())?;
-        Ok(Plan {
-            buffer_bytes: bytes,
-            pixel_bytes: bytes,
-        })
     }
 
     fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {

@@ -2,14 +2,19 @@
 //!
 //! Owns the order: header, limits, plan, memory, pixels. Each format is a file of its own.
 
+mod bmp;
+mod gif;
 #[cfg(feature = "jpeg")]
 mod jpeg;
 mod png;
+mod pnm;
+mod qoi;
 mod reader;
+mod webp;
 
 use safelight_core::Error;
 
-use crate::buffer::zeroed;
+use crate::buffer::{area, zeroed};
 use crate::convert;
 use crate::mode::Mode;
 use crate::picture::{Palette, Picture, Transparency};
@@ -56,6 +61,17 @@ pub(crate) struct Plan {
     pub(crate) pixel_bytes: usize,
 }
 
+impl Plan {
+    /// A buffer of exactly the pixels of `header`.
+    pub(crate) fn exact(header: Header) -> Result<Self, Refusal> {
+        let bytes = area(header.width, header.height, header.mode.pixel_bytes())?;
+        Ok(Self {
+            buffer_bytes: bytes,
+            pixel_bytes: bytes,
+        })
+    }
+}
+
 /// A decoder of one format, opened on one file.
 pub(crate) trait Codec<'a>: Sized {
     /// Read the header. Everything that makes Pillow refuse the file at open is declined here.
@@ -65,7 +81,9 @@ pub(crate) trait Codec<'a>: Sized {
     fn header(&self) -> Header;
 
     /// The memory that [`Codec::decode`] needs; checked arithmetic, no allocation.
-    fn plan(&self) -> Result<Plan, Refusal>;
+    fn plan(&self) -> Result<Plan, Refusal> {
+        Plan::exact(self.header())
+    }
 
     /// Decode into `buffer`, which has [`Plan::buffer_bytes`] zero bytes.
     fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal>;
@@ -82,6 +100,11 @@ enum Format {
     #[cfg(feature = "jpeg")]
     Jpeg,
     Png,
+    WebP,
+    Gif,
+    Bmp,
+    Pnm,
+    Qoi,
 }
 
 fn sniff(data: &[u8]) -> Result<Format, Refusal> {
@@ -89,6 +112,29 @@ fn sniff(data: &[u8]) -> Result<Format, Refusal> {
         #[cfg(feature = "jpeg")]
         [0xFF, 0xD8, 0xFF, ..] => Ok(Format::Jpeg),
         [0x89, b'P', b'N', b'G', 0x0D, 0x0A, 0x1A, 0x0A, ..] => Ok(Format::Png),
+        [
+            b'R',
+            b'I',
+            b'F',
+            b'F',
+            _,
+            _,
+            _,
+            _,
+            b'W',
+            b'E',
+            b'B',
+            b'P',
+            b'V',
+            b'P',
+            b'8',
+            b' ' | b'L' | b'X',
+            ..,
+        ] => Ok(Format::WebP),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Format::Gif),
+        [b'B', b'M', ..] => Ok(Format::Bmp),
+        [b'P', b'1'..=b'6', ..] => Ok(Format::Pnm),
+        [b'q', b'o', b'i', b'f', ..] => Ok(Format::Qoi),
         _ => Err(Declined("format is not served").into()),
     }
 }
@@ -103,6 +149,11 @@ pub fn header(data: &[u8]) -> Option<Header> {
         #[cfg(feature = "jpeg")]
         Format::Jpeg => of::<jpeg::Jpeg<'_>>(data),
         Format::Png => of::<png::Png<'_>>(data),
+        Format::WebP => of::<webp::WebP<'_>>(data),
+        Format::Gif => of::<gif::Gif<'_>>(data),
+        Format::Bmp => of::<bmp::Bmp<'_>>(data),
+        Format::Pnm => of::<pnm::Pnm<'_>>(data),
+        Format::Qoi => of::<qoi::Qoi<'_>>(data),
     }
 }
 
@@ -111,6 +162,11 @@ pub(crate) fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<
         #[cfg(feature = "jpeg")]
         Format::Jpeg => decode_as::<jpeg::Jpeg<'_>>(data, request, cancel),
         Format::Png => decode_as::<png::Png<'_>>(data, request, cancel),
+        Format::WebP => decode_as::<webp::WebP<'_>>(data, request, cancel),
+        Format::Gif => decode_as::<gif::Gif<'_>>(data, request, cancel),
+        Format::Bmp => decode_as::<bmp::Bmp<'_>>(data, request, cancel),
+        Format::Pnm => decode_as::<pnm::Pnm<'_>>(data, request, cancel),
+        Format::Qoi => decode_as::<qoi::Qoi<'_>>(data, request, cancel),
     }
 }
 

@@ -45,4 +45,16 @@ impl<'a> Reader<'a> {
     pub(crate) fn u32_be(&mut self) -> Result<u32, Declined> {
         self.array().map(u32::from_be_bytes)
     }
+
+    pub(crate) fn u16_le(&mut self) -> Result<u16, Declined> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32_le(&mut self) -> Result<u32, Declined> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
 }

@@ -122,7 +122,10 @@ class Renderer:
             FetchError: Media cannot be had.
             MediaError: Media cannot be decoded or processed. It and `FetchError` name modality
                 and index.
+            RuntimeError: This thread runs an event loop, which would be held up.
         """
+        if _is_on_loop():
+            raise RuntimeError("render_chat would hold up the event loop: await render_chat_async")
         return asyncio.run(
             self.render_chat_async(
                 messages,
@@ -256,6 +259,14 @@ class Renderer:
         finally:
             if not phase1.cancelled() and phase1.exception() is None:
                 await phase1.result().close_async()
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _finish(work: Future[Any]) -> None:

@@ -111,7 +111,9 @@ def gif(
     flags = 0x81 if palette else 0
     head = b"GIF89a" + struct.pack("<HHBBB", *screen, flags, 2, 0) + palette + before
     control = b"!\xf9\x04" + bytes([int(transparent is not None), 0, 0, transparent or 0, 0])
-    frame = b"," + struct.pack("<HHHHB", *place, (0x81 if local else 0) | is_interlaced << 6) + local
+    frame = (
+        b"," + struct.pack("<HHHHB", *place, (0x81 if local else 0) | is_interlaced << 6) + local
+    )
     codes = [code for index in indices for code in (4, index)] + [end]
     bits = sum(code << 3 * position for position, code in enumerate(codes))
     stream = bits.to_bytes((3 * len(codes) + 7) // 8, "little")
@@ -148,7 +150,14 @@ def test_gif_streams_that_end_early_late_or_wrongly() -> None:
     assert_as_pillow(gif((3, 2), full, [0, 1, 2, 3, 0, 1, 2, 3]), is_served=True)
     assert_as_pillow(gif((3, 2), full, [0, 1, 2, 3, 0, 1], end=7))
     assert_as_pillow(gif((3, 2), full, [0, 1, 2, 3, 0, 1])[:-1], is_served=True)
-    for before in (b"!\xfe\3abc\0", b"!\xff\x0bNETSCAPE2.0\3\1\0\0\0", b"\0", b"junk", b";", b"!\xf9\1\1\0"):
+    for before in (
+        b"!\xfe\3abc\0",
+        b"!\xff\x0bNETSCAPE2.0\3\1\0\0\0",
+        b"\0",
+        b"junk",
+        b";",
+        b"!\xf9\1\1\0",
+    ):
         assert_as_pillow(gif((3, 2), full, [0, 1, 2, 3, 0, 1], before=before))
 
 
@@ -174,7 +183,9 @@ def bmp(
     offset: int | None = None,
 ) -> bytes:
     start = 14 + header + (len(extra) if header == 40 else 0)
-    info = struct.pack("<IiiHHIIiiII", header, *size, 1, bits, compression, len(body), 0, 0, colors, 0)
+    info = struct.pack(
+        "<IiiHHIIiiII", header, *size, 1, bits, compression, len(body), 0, 0, colors, 0
+    )
     where = start if offset is None else offset
     return b"BM" + struct.pack("<IHHI", start + len(body), 0, 0, where) + info + extra + body
 
@@ -196,14 +207,18 @@ MASKS = [
 @pytest.mark.parametrize("header", [40, 52, 56, 108, 124])
 def test_bmp_bit_fields(masks: tuple[int, int, int, int], header: int) -> None:
     body = random.Random(header).randbytes(5 * 3 * 4)
-    extra = struct.pack("<4I", *masks)[: 12 if header < 56 else 16].ljust(max(header - 40, 12), b"\0")
+    extra = struct.pack("<4I", *masks)[: 12 if header < 56 else 16].ljust(
+        max(header - 40, 12), b"\0"
+    )
     for height in (3, -3):
         data = bmp((5, height), 32, body, compression=3, header=header, extra=extra)
         is_known = masks != MASKS[-1] and (header >= 56 or masks != MASKS[4])
         assert_as_pillow(data, is_served=is_known or None)
 
 
-@pytest.mark.parametrize("masks", [(0xF800, 0x7E0, 0x1F), (0x7C00, 0x3E0, 0x1F), (0xF00, 0xF0, 0xF)])
+@pytest.mark.parametrize(
+    "masks", [(0xF800, 0x7E0, 0x1F), (0x7C00, 0x3E0, 0x1F), (0xF00, 0xF0, 0xF)]
+)
 def test_bmp_of_sixteen_bits(masks: tuple[int, int, int]) -> None:
     body = bytes(range(256)) * 4
     assert_as_pillow(bmp((16, 32), 16, body, compression=3, extra=struct.pack("<3I", *masks)))
@@ -227,7 +242,9 @@ def test_bmp_palettes(bits: int, colors: int, *, is_gray: bool) -> None:
     assert_as_pillow(data[: -stride - 1])
 
 
-@pytest.mark.parametrize("maximum", [1, 2, 15, 100, 254, 255, 256, 300, 1_000, 65_534, 65_535, 65_536, 0])
+@pytest.mark.parametrize(
+    "maximum", [1, 2, 15, 100, 254, 255, 256, 300, 1_000, 65_534, 65_535, 65_536, 0]
+)
 @pytest.mark.parametrize("kind", [b"P2", b"P3", b"P5", b"P6"])
 def test_pnm_maxima(kind: bytes, maximum: int) -> None:
     source = random.Random(maximum)

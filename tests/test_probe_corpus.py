@@ -30,7 +30,7 @@ def exif_facts(image: Image.Image) -> tuple[int, object, object]:
         exif = image.getexif()
         orientation = exif.get(0x0112, 1)
         ids = exif.get(0x800D), exif.get_ifd(0x8769).get(0xA420)
-    except Exception:  # noqa: BLE001 - Pillow raises whatever the damage leads to
+    except Exception:
         return 1, None, None
     return (orientation if orientation in range(1, 9) else 1), *ids
 

@@ -89,7 +89,8 @@ class Rasterizer:
             admit(header.width, header.height)
             pixels = decode_image(
                 data,
-                self.image_mode,
+                # Pillow takes over memory as it is laid out in its own images.
+                "RGBX" if self.output == "pil" and self.image_mode == "RGB" else self.image_mode,
                 self.background if self.image_mode == "RGB" else None,
                 max_pixels=header.width * header.height,
                 orientation=header.orientation,
@@ -165,9 +166,9 @@ class Rasterizer:
     def _from_pixels(self, pixels: Pixels) -> Any:
         if self.output != "pil":
             return _to_output(np.asarray(pixels), self.output)
-        # Pillow's stubs know bytes only; it takes any buffer.
-        buffer: Any = pixels
-        return Image.frombuffer(pixels.mode, pixels.size, buffer, "raw", pixels.mode, 0, 1)
+        assert self.image_mode is not None
+        # Over Arrow, which shares the memory instead of copying it with the interpreter held.
+        return Image.fromarrow(pixels, self.image_mode, pixels.size)
 
     def _from_pillow(self, image: Image.Image) -> Any:
         return image if self.output == "pil" else _to_output(np.array(image), self.output)

@@ -52,6 +52,13 @@ pub(crate) fn finish(
         (Target::Rgb, Some(background)) if is_transparent => {
             job.with_reader(picture, Mode::Rgb, move |color| over(color, background))
         }
+        (Target::Rgbx, Some(background)) if is_transparent => {
+            job.with_reader(picture, Mode::Rgbx, move |color| {
+                let [r, g, b] = over(color, background);
+                [r, g, b, 255]
+            })
+        }
+        (Target::Rgbx, _) => job.with_reader(picture, Mode::Rgbx, |[r, g, b, _]| [r, g, b, 255]),
         (Target::Rgb, _) => job.with_reader(picture, Mode::Rgb, |[r, g, b, _]| [r, g, b]),
         (Target::L, _) => job.with_reader(picture, Mode::L, |[r, g, b, _]| [luma(r, g, b)]),
     }
@@ -171,7 +178,7 @@ impl Job<'_> {
                 }
                 _ => self.map(picture, mode, |[r, g, b]| write([r, g, b, 255])),
             },
-            Mode::Rgba => self.map(picture, mode, write),
+            Mode::Rgba | Mode::Rgbx => self.map(picture, mode, write),
             Mode::Cmyk => self.map(picture, mode, |pixel| write(cmyk(pixel))),
             Mode::I16 | Mode::I16Big => {
                 let clear = gray_key(transparency.as_ref());

@@ -54,6 +54,8 @@ pub enum Target {
     L,
     /// Three bytes a pixel.
     Rgb,
+    /// RGB and a fourth byte that is always 255: how Pillow stores RGB.
+    Rgbx,
     /// Four bytes a pixel, alpha not premultiplied.
     Rgba,
 }

@@ -16,6 +16,8 @@ pub enum Mode {
     Pa,
     /// `RGB`.
     Rgb,
+    /// `RGBX`: RGB and a fourth byte that means nothing.
+    Rgbx,
     /// `RGBA`, alpha not premultiplied.
     Rgba,
     /// `CMYK`.
@@ -41,6 +43,7 @@ impl Mode {
             Self::P => "P",
             Self::Pa => "PA",
             Self::Rgb => "RGB",
+            Self::Rgbx => "RGBX",
             Self::Rgba => "RGBA",
             Self::Cmyk => "CMYK",
             Self::I16 => "I;16",
@@ -57,7 +60,7 @@ impl Mode {
             Self::Bilevel | Self::L | Self::P => 1,
             Self::La | Self::Pa | Self::I16 | Self::I16Big => 2,
             Self::Rgb => 3,
-            Self::Rgba | Self::Cmyk | Self::I | Self::F => 4,
+            Self::Rgbx | Self::Rgba | Self::Cmyk | Self::I | Self::F => 4,
         }
     }
 

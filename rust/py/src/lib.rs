@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+mod arrow;
 mod base64;
 mod cache;
 mod digest;

@@ -1,7 +1,7 @@
 //! Decoded pixels as an object that numpy, torch and Pillow read and write without a copy.
 //!
-//! Extract, detach, decode, wrap. The one file of the binding with unsafe code: the buffer
-//! protocol hands out raw memory. Must never attach while decoding.
+//! Extract, detach, decode, wrap. With `arrow`, the one file of the binding with
+//! unsafe code: the buffer protocol hands out raw memory. Must never attach while decoding.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -13,6 +13,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 use safelight_pixels::{Cancel, Mode, Outcome, Picture, Request, Target, Transparency};
 
+use crate::arrow;
 use crate::error::BindingResult;
 
 /// The pixels of one image, in memory that this object owns.
@@ -173,6 +174,20 @@ impl PyPixels {
         format!("<Pixels {width}x{height} {}>", mode.name())
     }
 
+    /// The bytes as an Arrow array of uint8, over the C data interface; no copy is made.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_array__<'py>(
+        slf: &Bound<'py, Self>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        // The interface lets a producer disregard the request.
+        let _ = requested_schema;
+        let memory = &slf.get().memory;
+        let owner = slf.clone().into_any().unbind();
+        // SAFETY: the object owns the memory, which never moves, and the array keeps the object.
+        unsafe { arrow::export(slf.py(), owner, memory.start, memory.len) }
+    }
+
     // SAFETY contract: Python calls this with a valid `view`, and releases it before `slf` dies.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
@@ -236,6 +251,7 @@ pub(crate) fn decode_image(
     let target = match mode {
         None => None,
         Some("RGB") => Some(Target::Rgb),
+        Some("RGBX") => Some(Target::Rgbx),
         Some("RGBA") => Some(Target::Rgba),
         Some("L") => Some(Target::L),
         Some(_) => return Ok(None),

@@ -139,7 +139,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def pool_is_left_idle() -> Iterator[None]:
     yield
     deadline = time.monotonic() + 30
-    while (stats := media_pool().stats())["queued"] or stats["idle"] < stats["threads"]:
+    while (stats := media_pool().stats()).queued or stats.idle < stats.threads:
         assert time.monotonic() < deadline, "a job was left behind"
         time.sleep(0.01)
 
@@ -714,13 +714,20 @@ def test_options_that_are_no_options(renderer: Renderer, options: Any) -> None:
             renderer.render_chat(chat(picture(1)), **{name: options})
 
 
-def test_processor_options_change_hash_and_result(renderer: Renderer) -> None:
-    plain = renderer.render_chat(chat(picture(1)))
-    half = renderer.render_chat(chat(picture(1)), mm_processor_kwargs={"scale": 0.5})
+def test_processor_options_change_hash_and_result() -> None:
+    model = Model(trust_request_kwargs=True)
+    with Renderer(model.processor, cache=MultiModalProcessorOnlyCache(1 << 20)) as renderer:
+        plain = renderer.render_chat(chat(picture(1)))
+        half = renderer.render_chat(chat(picture(1)), mm_processor_kwargs={"scale": 0.5})
+        with pytest.raises(MediaError, match=r"^image 0: the model's processor cannot process it$"):
+            renderer.render_chat(chat(picture(1)), mm_processor_kwargs={"scale": "large"})
     assert half.inputs["mm_cache_hits"] == {"image": [False]}
     assert half.inputs["mm_hashes"] != plain.inputs["mm_hashes"]
-    with pytest.raises(MediaError, match="^image 0: the model's processor cannot process it$"):
-        renderer.render_chat(chat(picture(1)), mm_processor_kwargs={"scale": "large"})
+
+
+def test_processor_options_of_a_request_need_trust(renderer: Renderer) -> None:
+    with pytest.raises(RequestError, match="not accepted"):
+        renderer.render_chat(chat(picture(1)), mm_processor_kwargs={"size": {"longest_edge": 9e9}})
 
 
 def test_a_request_may_go_past_the_cache(model: Model, renderer: Renderer) -> None:

@@ -113,7 +113,9 @@ def _render(options: argparse.Namespace) -> int:
     if options.max_image_pixels is not None:
         image_kwargs["max_image_pixels"] = options.max_image_pixels
     processor = MULTIMODAL_REGISTRY.create_processor(
-        load_hf_processor(options.model), media_io_kwargs={"image": image_kwargs}
+        load_hf_processor(options.model),
+        media_io_kwargs={"image": image_kwargs},
+        trust_request_kwargs=True,  # who wrote the chats runs the command
     )
     cache_bytes = int(options.mm_processor_cache_gb * (1 << 30))
     rendered: list[RenderedChat] = []

@@ -162,6 +162,9 @@ class Renderer:
         for name in ("media_io_kwargs", "mm_processor_kwargs"):
             if not isinstance(getattr(request, name), Mapping):
                 raise RequestError(f"{name} must be an object")
+        if request.mm_processor_kwargs and not self.processor.info.trust_request_kwargs:
+            # A size or a merge factor decides how much memory and how many tokens an image takes.
+            raise RequestError("mm_processor_kwargs are not accepted from requests")
         self.processor.info.validate_counts(Counter(part.modality for part in chat.media))
 
     async def _fetch(

@@ -31,7 +31,8 @@ class ProcessingInfo:
         mm_processor_kwargs: The server's processor options.
         limit_mm_per_prompt: Items allowed in one prompt, by modality.
         mm_hasher_algorithm: ``"blake3"``, ``"sha256"`` or ``"sha512"``.
-        trust_request_kwargs: Whether a request may override decode options.
+        trust_request_kwargs: Whether a request may override decode and processor options, which
+            decide what an item costs.
     """
 
     # Decoders by modality; a family adds or replaces its own.

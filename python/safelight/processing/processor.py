@@ -55,6 +55,12 @@ class _Position:
     index: int
     mm_hash: str | None
 
+    @property
+    def identity(self) -> str:
+        """The hash within its modality: one UUID may name an image and something else."""
+        assert self.mm_hash is not None
+        return f"{self.modality}:{self.mm_hash}"
+
 
 class BaseMultiModalProcessor(ABC):
     """Processes requests for one model. A family says how in three methods.
@@ -210,9 +216,8 @@ class BaseMultiModalProcessor(ABC):
         misses: list[_Position] = []
         one_of_each = set(_one_of_each(state))
         for position in _positions(state):
-            assert position.mm_hash is not None
             raw = _raw(state, position)
-            if position in one_of_each and not cache.is_cached(fingerprint, position.mm_hash):
+            if position in one_of_each and not cache.is_cached(fingerprint, position.identity):
                 _require_media(state, position)
                 misses.append(position)
             elif isinstance(raw, MediaRef):
@@ -229,27 +234,24 @@ class BaseMultiModalProcessor(ABC):
             # Found entries are held from here on, so that the request's own misses may evict
             # them from the cache but not from the request.
             for position in _positions(state):
-                assert position.mm_hash is not None
-                entry = cache.get(fingerprint, position.mm_hash)
+                entry = cache.get(fingerprint, position.identity)
                 if entry is not None:
-                    entries[position.mm_hash] = entry
-        misses = [place for place in _one_of_each(state) if place.mm_hash not in entries]
+                    entries[position.identity] = entry
+        misses = [place for place in _one_of_each(state) if place.identity not in entries]
         for position in misses:
             _require_media(state, position)
         state.submit((place.modality, place.index) for place in misses)
         state.wait_decodes()
         for position, entry in self._process(state, misses):
-            assert position.mm_hash is not None
-            entries[position.mm_hash] = entry
-            cache.put(fingerprint, position.mm_hash, entry)
+            entries[position.identity] = entry
+            cache.put(fingerprint, position.identity, entry)
         missed = {(place.modality, place.index) for place in misses}
         hits: dict[str, list[bool]] = {modality: [] for modality in state.items}
         by_place = {}
         for position in _positions(state):
-            assert position.mm_hash is not None
             place = (position.modality, position.index)
             hits[position.modality].append(place not in missed)
-            by_place[place] = entries[position.mm_hash]
+            by_place[place] = entries[position.identity]
         return by_place, hits
 
     def _entries_without_cache(
@@ -316,7 +318,8 @@ class BaseMultiModalProcessor(ABC):
             )
         except MediaError as error:
             raise error.at(modality, selected.get_original_index(0)) from error
-        except SafelightError:
+        except (SafelightError, MemoryError):
+            # Memory is the server's to have: running out of it is no fault of the item.
             raise
         except Exception as error:
             raise MediaError("the model's processor cannot process it").at(
@@ -424,12 +427,12 @@ def _positions(state: MultiModalApplyState) -> Iterator[_Position]:
 
 def _one_of_each(state: MultiModalApplyState) -> list[_Position]:
     """One item of each identity, in the order of the request: the first that has media, if any."""
-    chosen: dict[str | None, _Position] = {}
+    chosen: dict[str, _Position] = {}
     for position in _positions(state):
-        known = chosen.get(position.mm_hash)
+        known = chosen.get(position.identity)
         if known is None or (_raw(state, known) is None and _raw(state, position) is not None):
-            chosen[position.mm_hash] = position
-    return [position for position in _positions(state) if chosen[position.mm_hash] == position]
+            chosen[position.identity] = position
+    return [position for position in _positions(state) if chosen[position.identity] == position]
 
 
 def _raw(state: MultiModalApplyState, position: _Position) -> object:

@@ -132,5 +132,6 @@ def _items(chat: RenderedChat) -> Iterator[_Item]:
 
 def _little_endian(data: Any) -> npt.NDArray[Any]:
     """Return a numpy array or CPU tensor as a contiguous little-endian array."""
-    array = np.ascontiguousarray(data.numpy() if hasattr(data, "numpy") else data)
+    # Not `ascontiguousarray`, which gives a scalar an axis.
+    array = np.asarray(data.numpy() if hasattr(data, "numpy") else data, order="C")
     return array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -8,11 +8,20 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_model import (
+    IMAGE_TOKEN,
+    TinyProcessor,
+    data_url,
+    image_part,
+    make_processor,
+    png,
+    same,
+)
 
 from safelight import (
     BlockedURLError,
@@ -33,15 +42,6 @@ from safelight import (
 )
 from safelight.http_errors import error_body, http_status
 from safelight.renderer import RenderedChat
-from tiny_model import (
-    IMAGE_TOKEN,
-    TinyProcessor,
-    data_url,
-    image_part,
-    make_processor,
-    png,
-    same,
-)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -87,7 +87,7 @@ class Model:
                 return super().load_bytes_ref(data).map(passing)
 
         class Info(ProcessingInfo):
-            media_ios = {"image": GatedImageMediaIO}
+            media_ios: ClassVar = {"image": GatedImageMediaIO}
 
         class Family(TinyProcessor):
             two_phase = True
@@ -281,7 +281,7 @@ def test_the_loop_turns_while_a_stage_is_held(model: Model, renderer: Renderer, 
     async def main() -> None:
         task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
         # A loop that is held up does not come back here before the gate gives up.
-        while not gate.entered.is_set():
+        while not gate.entered.is_set():  # noqa: ASYNC110 - the turns are what is counted
             await asyncio.sleep(0.001)
         for _ in range(20):
             await asyncio.sleep(0.001)
@@ -301,7 +301,7 @@ def test_a_family_without_two_phases_runs_whole_on_the_worker() -> None:
     with Renderer(processor, cache=MultiModalProcessorOnlyCache(1 << 20)) as renderer:
         first = renderer.render_chat(chat(picture(1), picture(2)))
         second = renderer.render_chat(chat(picture(1), picture(2)))
-        with pytest.raises(DecodeError, match="^image 1: "):
+        with pytest.raises(DecodeError, match=r"^image 1: "):
             renderer.render_chat(chat(picture(1), picture(3)[:-30]))
         assert works(renderer)
     assert second.inputs["mm_cache_hits"] == {"image": [True, True]}
@@ -373,7 +373,7 @@ def test_cancelled_before_phase_1_has_begun(model: Model, renderer: Renderer) ->
         first = asyncio.create_task(renderer.render_chat_async(chat(picture(1))))
         await busy.wait_entered()
         second = asyncio.create_task(renderer.render_chat_async(chat(picture(2))))
-        while len(model.fetched) < 2:
+        while len(model.fetched) < 2:  # noqa: ASYNC110 - it is set by a thread
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         second.cancel()
@@ -797,9 +797,9 @@ def test_files_are_served_under_the_allowed_root_only(model: Model, tmp_path: Pa
         model.processor, connector_options={"allowed_local_media_path": str(root)}
     ) as renderer:
         assert renderer.render_chat(messages).refs[0].data == picture(1)  # type: ignore[union-attr]
-        with pytest.raises(BlockedURLError, match="^image 0: file is outside"):
+        with pytest.raises(BlockedURLError, match=r"^image 0: file is outside"):
             renderer.render_chat(outside)
-    with Renderer(model.processor) as renderer, pytest.raises(BlockedURLError, match="^image 0: "):
+    with Renderer(model.processor) as renderer, pytest.raises(BlockedURLError, match=r"^image 0: "):
         renderer.render_chat(messages)
 
 

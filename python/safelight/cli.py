@@ -1,21 +1,26 @@
 """The command line: ``safelight render``, ``probe``, ``key`` and ``demo``. Thin over the library.
 
-Results go to standard output, whole or not at all; failures are one line on standard error and
-exit status 1.
+Results go to standard output, failures to standard error in one line each, with exit status 1. A
+run of `render` is whole: when one chat fails, nothing goes to standard output. `probe` prints the
+headers that it could read.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import math
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from safelight.errors import MediaError, RequestError, SafelightError
+from safelight.inputs import is_text
 from safelight.key import derive_media_key
 from safelight.media import ImageMediaIO
 from safelight.probe import ImageHeader, probe, probe_files
@@ -26,23 +31,41 @@ T = TypeVar("T")
 
 # Files read between two steps of the progress bar.
 _PROBE_BATCH = 256
+# An exabyte, so that bytes fit 64 bits.
+_MAX_GIGABYTES = float(1 << 30)
+
 _PROBE_HEADER = ("file", "format", "size", "upright", "mode", "bits", "alpha", "frames")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
+    if not sys.warnoptions:
+        # Libraries warn of what damaged files hold; standard error is for failures of the command.
+        warnings.simplefilter("ignore")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file's name need not be text, nor fit the terminal's encoding.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except SafelightError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        # Whoever read the output has seen enough.
+        return _give_up_output()
+    except OSError as error:
+        _give_up_output()
+        return _fail(f"the output cannot be written: {error.strerror}")
     return status
+
+
+def _give_up_output() -> int:
+    """Point standard output at nothing, because Python would complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,12 +81,25 @@ def _parser() -> argparse.ArgumentParser:
         "image its key, hash, placeholder range and tensors. Chats of one run share the caches.",
     )
     render.set_defaults(run=_render)
-    render.add_argument("chats", nargs="+", metavar="CHAT.json", help="messages in OpenAI's shape")
+    render.add_argument(
+        "chats",
+        nargs="+",
+        metavar="CHAT.json",
+        help="messages in OpenAI's shape, or an object that has them; - is standard input",
+    )
     render.add_argument("--model", help="checkpoint: a local path or a name on the hub")
     render.add_argument("--json", action="store_true", help="print one JSON document")
-    render.add_argument("--save", metavar="FILE", help="keep the tensors in a safetensors file")
     render.add_argument(
-        "--allowed-local-media-path", default="", metavar="DIR", help="serve local files under it"
+        "--save",
+        metavar="FILE",
+        help="keep the tensors in a safetensors file, named by their place in the JSON document: "
+        "prompts.0.items.2.pixel_values",
+    )
+    render.add_argument(
+        "--allowed-local-media-path",
+        default="",
+        metavar="DIR",
+        help="serve file: URLs and bare paths under it",
     )
     render.add_argument(
         "--allowed-media-domains", nargs="+", metavar="HOST", help="hosts that may be fetched from"
@@ -72,9 +108,9 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-private-addresses", action="store_true", help="fetch from private networks too"
     )
     render.add_argument(
-        "--mm-processor-cache-gb", type=float, default=4.0, metavar="GB", help="0 is no cache"
+        "--mm-processor-cache-gb", type=_gigabytes, default=4.0, metavar="GB", help="0 is no cache"
     )
-    render.add_argument("--max-image-pixels", type=int, metavar="N", help="0 is no limit")
+    render.add_argument("--max-image-pixels", type=_count, metavar="N", help="0 is no limit")
 
     probe_command = commands.add_parser(
         "probe", help="image headers", description="Read headers; decode nothing."
@@ -136,12 +172,13 @@ def _render(options: argparse.Namespace) -> int:
             except SafelightError as error:
                 return _fail(f"{path}: {error}")
     if options.save:
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         try:
             save_file(named_tensors(rendered), options.save)
-        except OSError as error:
-            return _fail(f"{options.save}: {error.strerror}")
+        except (OSError, SafetensorError):
+            return _fail(f"{options.save}: cannot be written")
     if options.json:
         print(json.dumps(describe(rendered)))
         return 0
@@ -186,8 +223,8 @@ def _paths_to_urls(messages: Any) -> None:
             if isinstance(part.get("image_url"), dict):
                 holder, name = part["image_url"], "url"
             url = holder.get(name)
-            if isinstance(url, str) and url and not _has_scheme(url):
-                holder[name] = "file://" + quote(str(Path(url).absolute()))
+            if isinstance(url, str) and url and is_text(url) and not _has_scheme(url):
+                holder[name] = "file://" + quote(os.fsencode(Path(url).absolute()))
 
 
 def _has_scheme(url: str) -> bool:
@@ -300,8 +337,26 @@ def _read(path: str) -> bytes:
 
 
 def _fail(message: str) -> int:
-    print(f"safelight: {message}", file=sys.stderr)
+    # One line, also where a file's name has several.
+    line = message.translate({ord("\n"): "\\n", ord("\r"): "\\r"})
+    print(f"safelight: {line}", file=sys.stderr)
     return 1
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"not a number of pixels: {text!r}")
+    return int(text)
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < _MAX_GIGABYTES:
+        raise argparse.ArgumentTypeError(f"not a number of gigabytes: {text!r}")
+    return number
 
 
 def _quiet_transformers() -> None:

@@ -49,6 +49,19 @@ class _Item:
         return {name: _little_endian(data) for name, data in item.get_data().items()}
 
     def describe(self) -> dict[str, Any]:
+        """The item's entry in the JSON document."""
+        tensors = {
+            name: {
+                "shape": list(array.shape),
+                "dtype": array.dtype.name,
+                "sha256": hashlib.sha256(array.data).hexdigest(),
+            }
+            for name, array in self.tensors().items()
+        }
+        return {**self.facts(), "tensors": tensors}
+
+    def facts(self) -> dict[str, Any]:
+        """Everything about the item but its tensors."""
         place = self.chat.inputs["mm_placeholders"][self.modality][self.index]
         header = self.header
         return {
@@ -63,14 +76,6 @@ class _Item:
             "height": None if header is None else header.height,
             "orientation": None if header is None else header.orientation,
             "cache": self.cache,
-            "tensors": {
-                name: {
-                    "shape": list(array.shape),
-                    "dtype": array.dtype.name,
-                    "sha256": hashlib.sha256(array.data).hexdigest(),
-                }
-                for name, array in self.tensors().items()
-            },
         }
 
 
@@ -104,7 +109,7 @@ def table_rows(chats: Sequence[RenderedChat]) -> Iterator[tuple[str, ...]]:
     """Yield one row an item, under `TABLE_HEADER`."""
     for number, chat in enumerate(chats):
         for item in _items(chat):
-            facts = item.describe()
+            facts = item.facts()
             yield (
                 str(number),
                 f"{item.modality} {item.index}",
@@ -113,8 +118,8 @@ def table_rows(chats: Sequence[RenderedChat]) -> Iterator[tuple[str, ...]]:
                 "?" if facts["width"] is None else f"{facts['width']}x{facts['height']}",
                 f"{facts['offset']}+{facts['length']}",
                 " ".join(
-                    f"{name}{tensor['shape']}".replace(" ", "")
-                    for name, tensor in facts["tensors"].items()
+                    f"{name}{list(array.shape)}".replace(" ", "")
+                    for name, array in item.tensors().items()
                 ),
                 (facts["key"] or facts["hash"])[:16],
             )
@@ -127,7 +132,6 @@ def _items(chat: RenderedChat) -> Iterator[_Item]:
 
 def _little_endian(data: Any) -> npt.NDArray[Any]:
     """Return a numpy array or CPU tensor as a contiguous little-endian array."""
-    array = np.ascontiguousarray(data.numpy() if hasattr(data, "numpy") else data)
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return array
+    # Not `ascontiguousarray`, which gives a scalar an axis.
+    array = np.asarray(data.numpy() if hasattr(data, "numpy") else data, order="C")
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)

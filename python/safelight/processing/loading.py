@@ -6,6 +6,7 @@ torch: a processor that demands a video processor, which demands torch, is then 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -67,8 +68,11 @@ def load_hf_processor(model: str | None = None) -> Any:
         return default_hf_processor()
     try:
         if transformers.utils.is_torchvision_available():
-            return transformers.AutoProcessor.from_pretrained(model)
-        return _load_without_torch(transformers, model)
+            # A checkpoint without a video processor, as one that was saved without torch, does not
+            # load whole.
+            with suppress(Exception):
+                return transformers.AutoProcessor.from_pretrained(model)
+        return _load_without_video(transformers, model)
     except SafelightError:
         raise
     except Exception as error:
@@ -94,7 +98,7 @@ def default_hf_processor() -> Any:
         additional_special_tokens=list(_SPECIAL_TOKENS[1:]),
     )
     return _without_video(Qwen3VLProcessor)(
-        image_processor, tokenizer, None, chat_template=_CHAT_TEMPLATE
+        image_processor, tokenizer, chat_template=_CHAT_TEMPLATE
     )
 
 
@@ -110,31 +114,28 @@ def _byte_level_tokenizer() -> Any:
     return tokenizer
 
 
-def _load_without_torch(transformers: Any, model: str) -> Any:
-    """Build a checkpoint's processor from its parts, on the Pillow backend, without video."""
+def _load_without_video(transformers: Any, model: str) -> Any:
+    """Build a checkpoint's processor from its parts, on Pillow where there is no torch."""
     config, _ = transformers.ProcessorMixin.get_processor_dict(model)
     name = config.get("processor_class")
     processor_class = getattr(transformers, name or "", None)
     if processor_class is None:
         raise SafelightError(f"the processor of {model} names no class that transformers has")
-    image_processor = transformers.AutoImageProcessor.from_pretrained(model, backend="pil")
+    backend = {} if transformers.utils.is_torchvision_available() else {"backend": "pil"}
+    image_processor = transformers.AutoImageProcessor.from_pretrained(model, **backend)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     return _without_video(processor_class)(
-        image_processor, tokenizer, None, chat_template=tokenizer.chat_template
+        image_processor, tokenizer, chat_template=tokenizer.chat_template
     )
 
 
 @cache
 def _without_video(processor_class: Any) -> Any:
-    """Return a subclass of `processor_class` that takes None for its video processor."""
+    """Return a subclass of `processor_class`, of the same name, that has no video processor."""
 
-    def check_argument_for_proper_class(self: Any, argument_name: str, argument: Any) -> Any:
-        if argument_name == "video_processor" and argument is None:
-            return None
-        return processor_class.check_argument_for_proper_class(self, argument_name, argument)
-
+    names = [name for name in processor_class.get_attributes() if name != "video_processor"]
     return type(
         processor_class.__name__,
         (processor_class,),
-        {"check_argument_for_proper_class": check_argument_for_proper_class},
+        {"get_attributes": classmethod(lambda _: list(names))},
     )

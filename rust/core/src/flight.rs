@@ -4,7 +4,6 @@
 //! However the work ends (a value, a panic, a dropped leader, withdrawal before it began) the
 //! flight ends and every waiter hears of it. Must never run foreign code under its lock.
 
-use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -59,6 +58,40 @@ impl<F: FnOnce() + Send> Waker for F {
     }
 }
 
+/// Names a waker of one flight until it is called or handed back.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WakerId(usize);
+
+/// Wakers in reused places, so that any number may come and go at a constant price.
+#[derive(Default)]
+struct Wakers {
+    slots: Vec<Option<Box<dyn Waker>>>,
+    free: Vec<usize>,
+}
+
+impl Wakers {
+    fn insert(&mut self, waker: Box<dyn Waker>) -> WakerId {
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(Some(waker));
+        } else {
+            self.slots[slot] = Some(waker);
+        }
+        WakerId(slot)
+    }
+
+    fn remove(&mut self, WakerId(slot): WakerId) -> Option<Box<dyn Waker>> {
+        // After the end there are no slots.
+        let waker = self.slots.get_mut(slot)?.take()?;
+        self.free.push(slot);
+        Some(waker)
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
 /// Why a wait did not end with the flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitError {
@@ -78,8 +111,7 @@ pub struct Flight<T> {
 
 struct State<T> {
     phase: Phase<T>,
-    wakers: BTreeMap<u64, Box<dyn Waker>>,
-    next_waker: u64,
+    wakers: Wakers,
     /// Threads that wait.
     blocked: usize,
 }
@@ -110,8 +142,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
         Arc::new(Self {
             state: Mutex::new(State {
                 phase: Phase::Waiting(work),
-                wakers: BTreeMap::new(),
-                next_waker: 0,
+                wakers: Wakers::default(),
                 blocked: 0,
             }),
             ended: Condvar::new(),
@@ -178,14 +209,11 @@ impl<T: Send + Sync + 'static> Flight<T> {
     }
 
     /// Have `waker` called when the flight ends; at once, and `None`, if it has ended.
-    pub fn watch(&self, waker: Box<dyn Waker>) -> Option<u64> {
+    pub fn watch(&self, waker: Box<dyn Waker>) -> Option<WakerId> {
         {
             let mut state = lock(&self.state);
             if !matches!(state.phase, Phase::Ended) {
-                let id = state.next_waker;
-                state.next_waker += 1;
-                state.wakers.insert(id, waker);
-                return Some(id);
+                return Some(state.wakers.insert(waker));
             }
         }
         waker.wake();
@@ -193,8 +221,8 @@ impl<T: Send + Sync + 'static> Flight<T> {
     }
 
     /// Forget a waker of [`Flight::watch`] and hand it back; `None` if it was called.
-    pub fn detach(&self, id: u64) -> Option<Box<dyn Waker>> {
-        lock(&self.state).wakers.remove(&id)
+    pub fn detach(&self, id: WakerId) -> Option<Box<dyn Waker>> {
+        lock(&self.state).wakers.remove(id)
     }
 
     /// Number of threads and wakers that wait.
@@ -277,7 +305,7 @@ impl<T> Flight<T> {
             std::mem::take(&mut state.wakers)
         };
         self.ended.notify_all();
-        for waker in wakers.into_values() {
+        for waker in wakers.slots.into_iter().flatten() {
             // One waker that panics must not cost the others their call.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }

@@ -12,12 +12,12 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use safelight_core::cache::{Begin, Cache, CacheFlight, Computed, Request};
-use safelight_core::flight::Ending;
+use safelight_core::flight::{Ending, WakerId};
 
 use crate::fork::{Renewable, Resident, register};
 use crate::pool::{
-    LoopWaker, Object, PyMailbox, PyPool, Raised, ending_error, media_pool, priority, submit_error,
-    wait, work_attached,
+    LoopWaker, Object, PyMailbox, PyPool, Raised, call, ending_error, media_pool, priority,
+    submit_error, wait, work_attached,
 };
 
 type Entries = Cache<Object, Raised>;
@@ -103,7 +103,7 @@ impl PyCache {
 
 /// Call `compute` and take its answer apart.
 fn computed(py: Python<'_>, compute: Py<PyAny>) -> Computed<Object, Raised> {
-    let answer = compute.bind(py).call0().and_then(|answer| {
+    let answer = call(compute.bind(py), &PyTuple::empty(py), None).and_then(|answer| {
         let pair = answer
             .cast::<PyTuple>()
             .ok()
@@ -339,7 +339,7 @@ impl PyCache {
 pub(crate) struct PyTicket {
     cache: Py<PyCache>,
     flight: Arc<CacheFlight<Object, Raised>>,
-    id: Mutex<Option<u64>>,
+    id: Mutex<Option<WakerId>>,
 }
 
 #[pymethods]

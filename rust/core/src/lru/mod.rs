@@ -106,7 +106,9 @@ impl<V> Evicted<V> {
 impl<V> From<Vec<V>> for Evicted<V> {
     fn from(values: Vec<V>) -> Self {
         let mut evicted = Self::NONE;
-        values.into_iter().for_each(|value| evicted.push(value));
+        for value in values {
+            evicted.push(value);
+        }
         evicted
     }
 }

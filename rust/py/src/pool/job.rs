@@ -12,7 +12,7 @@ use safelight_core::pool::{Job, Priority, Task};
 use safelight_core::{Error, ErrorKind};
 
 use super::raised::Raised;
-use super::worker::work_attached;
+use super::worker::{call, work_attached};
 use crate::error::BindingError;
 use crate::fork::generation;
 
@@ -94,7 +94,7 @@ impl PyJob {
         let flight = Flight::new(Box::new(move |_| {
             work_attached(|py| {
                 let kwargs = kwargs.map(|kwargs| kwargs.into_bound(py));
-                let answer = function.bind(py).call(args.bind(py), kwargs.as_ref());
+                let answer = call(function.bind(py), args.bind(py), kwargs.as_ref());
                 // Before anybody hears of the end: arguments may hold something large.
                 drop((function, args, kwargs));
                 match answer {
@@ -157,7 +157,7 @@ impl PyJob {
     }
 
     /// Withdraw the job if it has not begun; whether it is withdrawn.
-    fn cancel(&self) -> bool {
+    pub(super) fn cancel(&self) -> bool {
         self.generation == generation() && self.flight.cancel() || self.cancelled()
     }
 

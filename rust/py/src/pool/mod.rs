@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use safelight_core::flight::WaitGraph;
-use safelight_core::pool::{Job, Options, Pool, Priority, SubmitError, Task};
+use safelight_core::pool::{Job, Options, Pool, Priority, SubmitError};
 
 use crate::fork::{Renewable, Resident, register};
 
@@ -25,7 +25,7 @@ mod worker;
 pub(crate) use job::{Object, PyJob, ending_error, wait};
 pub(crate) use raised::Raised;
 pub(crate) use watch::{LoopWaker, PyMailbox, PyWatch};
-pub(crate) use worker::work_attached;
+pub(crate) use worker::{call, work_attached};
 
 /// More threads than this are a mistake in a setting.
 const MAX_THREADS: usize = 1024;
@@ -115,25 +115,25 @@ impl PyPool {
     }
 
     /// Queue all, waiting detached for room; on an error those that have not begun are withdrawn.
-    fn queue(&self, py: Python<'_>, mut jobs: VecDeque<Job>) -> PyResult<()> {
-        let all: Vec<Arc<dyn Task>> = jobs.iter().map(|job| Arc::clone(&job.task)).collect();
+    fn queue(&self, py: Python<'_>, jobs: &[PyJob], priority: Priority) -> PyResult<()> {
+        let mut queue: VecDeque<Job> = jobs.iter().map(|job| job.as_job(priority)).collect();
         let pool = self.pool();
-        let mut submitted = pool.try_submit(&mut jobs);
+        let mut submitted = pool.try_submit(&mut queue);
         let error = loop {
             match submitted {
                 Ok(()) => return Ok(()),
                 Err(SubmitError::Full) => {}
                 Err(error) => break submit_error(error),
             }
-            submitted = py.detach(|| pool.submit(&mut jobs, Some(job::SIGNAL_SLICE)));
+            submitted = py.detach(|| pool.submit(&mut queue, Some(job::SIGNAL_SLICE)));
             if submitted == Err(SubmitError::Full)
                 && let Err(signal) = py.check_signals()
             {
                 break signal;
             }
         };
-        for task in all {
-            task.withdraw();
+        for job in jobs {
+            job.cancel();
         }
         Err(error)
     }
@@ -178,7 +178,7 @@ impl PyPool {
         kwargs: Option<Py<PyDict>>,
     ) -> PyResult<PyJob> {
         let job = PyJob::new(function, args, kwargs);
-        self.queue(py, VecDeque::from([job.as_job(Priority::Foreground)]))?;
+        self.queue(py, std::slice::from_ref(&job), Priority::Foreground)?;
         Ok(job)
     }
 
@@ -195,8 +195,7 @@ impl PyPool {
             .try_iter()?
             .map(|callable| Ok(PyJob::new(callable?.unbind(), no_args.clone_ref(py), None)))
             .collect::<PyResult<Vec<_>>>()?;
-        let priority = priority(background);
-        self.queue(py, jobs.iter().map(|job| job.as_job(priority)).collect())?;
+        self.queue(py, &jobs, priority(background))?;
         Ok(jobs)
     }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use safelight_core::flight::{Flight, Waker, is_runner};
+use safelight_core::flight::{Flight, Waker, WakerId, is_runner};
 
 use super::job::{Answer, PyJob, SIGNAL_SLICE, wait};
-use super::worker::attached;
+use super::worker::{attached, call};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,9 +77,13 @@ impl LoopWaker {
             // Whoever was first has called, or is about to.
             return;
         }
-        let called = mailbox.getattr(py, intern!(py, "drain")).and_then(|drain| {
-            event_loop.call_method1(py, intern!(py, "call_soon_threadsafe"), (drain,))
-        });
+        let called = (|| {
+            let drain = mailbox.bind(py).getattr(intern!(py, "drain"))?;
+            let soon = event_loop
+                .bind(py)
+                .getattr(intern!(py, "call_soon_threadsafe"))?;
+            call(&soon, &(drain,).into_pyobject(py)?, None)
+        })();
         if called.is_err() {
             // The loop is closed: nobody is left to tell.
             drop(mailbox.get().take());
@@ -91,11 +95,10 @@ impl LoopWaker {
 #[pyclass(name = "Watch", module = "safelight._safelight", frozen)]
 pub(crate) struct PyWatch {
     shared: Arc<Shared>,
-    watched: Vec<Watched>,
+    watched: Vec<(Py<PyJob>, Arc<Flight<Answer>>)>,
+    /// The wakers left with the jobs that had not ended.
+    wakers: Mutex<Vec<(usize, WakerId)>>,
 }
-
-/// A job, its flight, and the waker left there; `None` if it had ended already.
-type Watched = (Py<PyJob>, Arc<Flight<Answer>>, Option<u64>);
 
 struct Shared {
     state: Mutex<State>,
@@ -110,17 +113,24 @@ struct State {
     taken: usize,
     /// Who is to be woken once so many have ended. One waiter at a time.
     waiter: Option<(usize, Box<dyn Waker>)>,
+    /// The least that a blocked thread waits for: it is not woken for each job before that.
+    wanted: Option<usize>,
 }
 
 impl Shared {
     fn end(&self, position: usize) {
-        let waiter = {
+        let (waiter, wanted) = {
             let mut state = lock(&self.state);
             state.ended.push(position);
             let count = state.ended.len();
-            state.waiter.take_if(|(wanted, _)| *wanted <= count)
+            (
+                state.waiter.take_if(|(wanted, _)| *wanted <= count),
+                state.wanted.take_if(|wanted| *wanted <= count),
+            )
         };
-        self.changed.notify_all();
+        if wanted.is_some() {
+            self.changed.notify_all();
+        }
         if let Some((_, waker)) = waiter {
             waker.wake();
         }
@@ -144,17 +154,23 @@ impl PyWatch {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
+        let mut wakers = Vec::new();
         let watched = jobs
             .into_iter()
             .enumerate()
             .map(|(position, job)| {
                 let flight = Arc::clone(&job.get().flight);
                 let shared = Arc::clone(&shared);
-                let id = flight.watch(Box::new(move || shared.end(position)));
-                (job, flight, id)
+                let waker = flight.watch(Box::new(move || shared.end(position)));
+                wakers.extend(waker.map(|id| (position, id)));
+                (job, flight)
             })
             .collect();
-        Ok(Self { shared, watched })
+        Ok(Self {
+            shared,
+            watched,
+            wakers: Mutex::new(wakers),
+        })
     }
 
     /// The jobs that ended since the last call, in that order.
@@ -175,7 +191,7 @@ impl PyWatch {
     fn wait(&self, py: Python<'_>, count: usize) -> PyResult<()> {
         let count = count.min(self.watched.len());
         if is_runner() {
-            for (_, flight, _) in &self.watched {
+            for (_, flight) in &self.watched {
                 if lock(&self.shared.state).ended.len() >= count {
                     break;
                 }
@@ -189,7 +205,13 @@ impl PyWatch {
                 let (state, _) = self
                     .shared
                     .changed
-                    .wait_timeout_while(state, SIGNAL_SLICE, |state| state.ended.len() < count)
+                    .wait_timeout_while(state, SIGNAL_SLICE, |state| {
+                        let is_short = state.ended.len() < count;
+                        if is_short {
+                            state.wanted = Some(state.wanted.map_or(count, |w| w.min(count)));
+                        }
+                        is_short
+                    })
                     .unwrap_or_else(PoisonError::into_inner);
                 state.ended.len() >= count
             });
@@ -237,8 +259,9 @@ impl PyWatch {
     fn leave(&self) {
         let waiter = lock(&self.shared.state).waiter.take();
         drop(waiter);
-        for (_, flight, id) in &self.watched {
-            drop(id.and_then(|id| flight.detach(id)));
+        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        for (position, id) in wakers {
+            drop(self.watched[position].1.detach(id));
         }
     }
 }

@@ -1,13 +1,16 @@
 //! What surrounds Python callables on a pool's threads.
 //!
 //! A thread keeps one thread state for its whole life, detached, so that attaching is a hand-over
-//! of the interpreter and nothing else. Must never attach to an interpreter that finalizes.
+//! of the interpreter and nothing else. Must never attach to an interpreter that finalizes, nor let it
+//! end a thread by unwinding.
 
 use std::cell::Cell;
 
+use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
 
 /// A thread's life: detached, but known to the interpreter.
 pub(super) fn live(run: &mut (dyn FnMut() + Send)) {
@@ -27,12 +30,7 @@ pub(super) fn host(run: &mut (dyn FnMut() + Send)) {
 
 /// Run `body` attached, unless the interpreter finalizes.
 pub(super) fn attached<R>(body: impl FnOnce(Python<'_>) -> R) -> Option<R> {
-    Python::try_attach(|py| {
-        let stay = StayOnExit;
-        let answer = body(py);
-        std::mem::forget(stay);
-        answer
-    })
+    Python::try_attach(body)
 }
 
 /// Do work attached; where the interpreter finalizes the work ends without an answer.
@@ -40,20 +38,59 @@ pub(crate) fn work_attached<R>(body: impl FnOnce(Python<'_>) -> R) -> R {
     attached(body).unwrap_or_else(|| std::panic::resume_unwind(Box::new(())))
 }
 
+/// `PyObject_Call`, as a function that may unwind; `pyo3::ffi` has it as one that never does.
+type ObjectCall = unsafe extern "C-unwind" fn(
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+
 /// Parks a thread that the interpreter ends from within.
 ///
 /// Up to Python 3.13 a thread that comes back from a blocking call while the interpreter finalizes
-/// is ended by `pthread_exit`, which unwinds the stack; at the first `catch_unwind` that aborts the
-/// process. This is dropped before it comes so far.
+/// is ended by `pthread_exit`, which unwinds the stack, and Rust aborts the process where that is
+/// not expected. So it must go no further than the frame that called into Python.
 struct StayOnExit;
 
 impl Drop for StayOnExit {
     fn drop(&mut self) {
-        // A panic of Rust unwinds too, and goes on.
-        while !std::thread::panicking() {
+        loop {
             std::thread::park();
         }
     }
+}
+
+/// ``callable(*args, **kwargs)`` on a thread of a pool: every call into Python code goes through
+/// here, because any may still run when the interpreter exits.
+pub(crate) fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let kwargs = kwargs.map_or(std::ptr::null_mut(), Bound::as_ptr);
+    // SAFETY: the two types differ in whether the function may unwind and in nothing else.
+    let object_call: ObjectCall = unsafe {
+        std::mem::transmute::<
+            unsafe extern "C" fn(
+                *mut ffi::PyObject,
+                *mut ffi::PyObject,
+                *mut ffi::PyObject,
+            ) -> *mut ffi::PyObject,
+            ObjectCall,
+        >(ffi::PyObject_Call)
+    };
+    // Hidden, or the optimizer sees through the pointer to a function that never unwinds.
+    let object_call = std::hint::black_box(object_call);
+    let stay = StayOnExit;
+    // SAFETY: the thread is attached, which `'py` witnesses; the arguments are borrowed from live
+    // references of the types that the function asks for; it returns a new reference, or null with
+    // an exception set, which is what `from_owned_ptr_or_err` takes.
+    let answer = unsafe {
+        let answer = object_call(callable.as_ptr(), args.as_ptr(), kwargs);
+        Bound::from_owned_ptr_or_err(callable.py(), answer)
+    };
+    std::mem::forget(stay);
+    answer
 }
 
 /// Give Python's view of the thread its name, for logs and debuggers.
@@ -89,7 +126,7 @@ fn limit_nested_threads(py: Python<'_>) {
         .and_then(|(modules, limit)| {
             let count = modules.bind(py).len()?;
             if MODULES.replace(count) != count {
-                limit.call0(py)?;
+                call(limit.bind(py), &PyTuple::empty(py), None)?;
             }
             Ok(())
         });

@@ -19,7 +19,7 @@ pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
             head => head?,
         };
         let [k0, k1, k2, k3, size @ ..] = head;
-        best = best.max(sides(&[k0, k1, k2, k3]));
+        best = best.max(sides([k0, k1, k2, k3]));
         let size = u32::from_be_bytes(size) as usize;
         if size < HEAD_BYTES {
             return Err(Error::malformed("ICNS has a block shorter than its header").into());
@@ -33,8 +33,8 @@ pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
 }
 
 /// Points and pixels of a side: of two pictures, the one of more points is picked.
-fn sides(kind: &[u8; 4]) -> Option<(u32, u32)> {
-    Some(match kind {
+fn sides(kind: [u8; 4]) -> Option<(u32, u32)> {
+    Some(match &kind {
         b"ic10" => (512, 1024),
         b"ic09" => (512, 512),
         b"ic14" => (256, 512),

@@ -3,6 +3,7 @@
 use super::{chunk, gif, gif_image, heif, iso_box, jpeg, png, riff, segment, stored, vp8x, webp};
 
 /// A megabyte of each structure that costs a parser most, by name.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn hostile_megabytes() -> Vec<(&'static str, Vec<u8>)> {
     const MEGABYTE: usize = 1 << 20;
     let fill = |start: &[u8], unit: &[u8]| {
@@ -29,7 +30,7 @@ pub(crate) fn hostile_megabytes() -> Vec<(&'static str, Vec<u8>)> {
     .concat();
     let bomb = [
         &b"Raw profile type exif\0\0"[..],
-        &stored(&[b'\n'; MEGABYTE]),
+        &stored(&vec![b'\n'; MEGABYTE]),
     ]
     .concat();
     let wide_directory = |start: &[u8], tag: u16| {

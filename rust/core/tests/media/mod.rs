@@ -79,7 +79,7 @@ pub(crate) fn stored(body: &[u8]) -> Vec<u8> {
         let low = (low + u32::from(byte)) % 65_521;
         (low, (high + low) % 65_521)
     });
-    bytes.extend((high << 16 | low).to_be_bytes());
+    bytes.extend(((high << 16) | low).to_be_bytes());
     bytes
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn vp8x(flags: u8, size: (u32, u32)) -> Vec<u8> {
 
 /// Lossless image data, the header of it.
 pub(crate) fn vp8l(size: (u32, u32), has_alpha: bool) -> Vec<u8> {
-    let bits = size.0 - 1 | (size.1 - 1) << 14 | u32::from(has_alpha) << 28;
+    let bits = (size.0 - 1) | ((size.1 - 1) << 14) | (u32::from(has_alpha) << 28);
     let mut body = vec![0x2F];
     body.extend(bits.to_le_bytes());
     riff(*b"VP8L", &body)
@@ -277,6 +277,7 @@ pub(crate) fn heif(brand: [u8; 4], size: (u32, u32), properties: &[Vec<u8>]) -> 
 }
 
 /// One sound file of every format, with its name.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn every_format() -> Vec<(&'static str, Vec<u8>)> {
     let oriented = |orientation| {
         let mut body = b"Exif\0\0".to_vec();

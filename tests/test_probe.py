@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
@@ -10,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from safelight import (
     HeaderError,
     ImageHeader,
+    MediaError,
     NeedMoreBytes,
     UnsupportedMediaError,
     probe,
@@ -152,6 +156,35 @@ def test_a_frame_header_of_no_height_is_refused() -> None:
     at = data.index(b"\xff\xc0") + 5
     with pytest.raises(HeaderError):
         probe(data[:at] + struct.pack(">H", 0) + data[at + 2 :])
+
+
+@given(
+    case=st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "ICO", "PPM"]),
+    damage=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6),
+    cut=st.integers(0, 2000),
+)
+def test_damage_is_a_media_error_or_an_answer(
+    case: str, damage: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(made(case))
+    for at, value in damage:
+        data[at % len(data)] = value
+    try:
+        whole = probe(data)
+    except MediaError as error:
+        assert str(error)
+        whole = None
+    try:
+        answer = probe_prefix(data[:cut])
+    except MediaError:
+        assert whole is None
+    else:
+        assert isinstance(answer, NeedMoreBytes) or answer == whole
+
+
+@functools.cache
+def made(format: str) -> bytes:
+    return encode(Image.new("RGB", (16, 16)), format)
 
 
 def test_files_are_probed_one_by_one(tmp_path: Path) -> None:

@@ -145,20 +145,17 @@ impl Bitmap {
 
 /// The layouts that are decoded; any other is refused.
 fn mode_of_masks(bits: u16, masks: [u32; 3], alpha: u32) -> Result<&'static str> {
-    match (bits, masks, alpha) {
-        (16, [0xF800, 0x7E0, 0x1F] | [0x7C00, 0x3E0, 0x1F], _)
-        | (24, [0xFF_0000, 0xFF00, 0xFF], _)
-        | (
-            32,
-            [0xFF_0000, 0xFF00, 0xFF]
-            | [0xFF00_0000, 0xFF_0000, 0xFF00]
-            | [0xFF00_0000, 0xFF00, 0xFF],
-            0,
-        ) => Ok("RGB"),
-        (32, [0xFF00_0000, 0xFF_0000, 0xFF00], 0xFF)
-        | (32, [0xFF, 0xFF00, 0xFF_0000] | [0xFF_0000, 0xFF00, 0xFF], 0xFF00_0000)
-        | (32, [0xFF00_0000, 0xFF00, 0xFF], 0xFF_0000)
-        | (32, [0, 0, 0], 0) => Ok("RGBA"),
+    const BYTES_DOWN: [u32; 3] = [0xFF_0000, 0xFF00, 0xFF];
+    const BYTES_UP: [u32; 3] = [0xFF, 0xFF00, 0xFF_0000];
+    const HIGH_BYTES: [u32; 3] = [0xFF00_0000, 0xFF_0000, 0xFF00];
+    const APART: [u32; 3] = [0xFF00_0000, 0xFF00, 0xFF];
+    match (bits, masks) {
+        (16, [0xF800, 0x7E0, 0x1F] | [0x7C00, 0x3E0, 0x1F]) | (24, BYTES_DOWN) => Ok("RGB"),
+        (32, BYTES_DOWN | HIGH_BYTES | APART) if alpha == 0 => Ok("RGB"),
+        (32, BYTES_DOWN | BYTES_UP) if alpha == 0xFF00_0000 => Ok("RGBA"),
+        (32, HIGH_BYTES) if alpha == 0xFF => Ok("RGBA"),
+        (32, APART) if alpha == 0xFF_0000 => Ok("RGBA"),
+        (32, [0, 0, 0]) if alpha == 0 => Ok("RGBA"),
         _ => Err(Error::unsupported("BMP bit field layout is not served")),
     }
 }

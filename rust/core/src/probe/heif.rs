@@ -73,7 +73,7 @@ impl Properties {
             (2, None) => 3,
             (_, None) => 6,
             (0, Some(0)) | (2, Some(1)) => 4,
-            (0, Some(_)) | (2, Some(_)) => 2,
+            (0 | 2, Some(_)) => 2,
             (1, Some(0)) | (3, Some(1)) => 5,
             (_, Some(_)) => 7,
         }

@@ -27,6 +27,7 @@ mod sgi;
 mod sniff;
 mod tga;
 mod tiff;
+mod unserved;
 mod webp;
 
 use std::num::NonZeroU64;

@@ -4,12 +4,11 @@
 //! A prefix is told only when no longer payload with the same beginning would be told otherwise.
 
 use crate::error::Error;
-use crate::probe::Format;
-use crate::probe::isobmff;
+use crate::probe::{Format, isobmff, unserved};
 use crate::reader::{Endian, Parsed, Payload, Stop};
 
 /// The longest beginning that a format is told by.
-const LONGEST_MAGIC: usize = 44;
+pub(super) const LONGEST_MAGIC: usize = 44;
 
 /// How far an XML document is searched for its root element.
 const XML_BYTES: usize = 4096;
@@ -102,7 +101,7 @@ fn rare(payload: Payload<'_>) -> Parsed<Format> {
     if !payload.is_whole && bytes.len() < LONGEST_MAGIC {
         return Err(Stop::more(bytes.len() + 1));
     }
-    if let Some(name) = unserved(bytes) {
+    if let Some(name) = unserved::name(bytes) {
         return Err(Error::unsupported(format!("{name} is not served")).into());
     }
     if is_targa(bytes) {
@@ -122,122 +121,6 @@ fn rare(payload: Payload<'_>) -> Parsed<Format> {
         return Err(Error::truncated("payload is empty").into());
     }
     Err(Error::malformed("payload is not an image of a known format").into())
-}
-
-/// The name of a format that is not served, by its magic.
-fn unserved(bytes: &[u8]) -> Option<&'static str> {
-    Some(match bytes {
-        [b'%', b'!', b'P', b'S', ..] | [0xC5, 0xD0, 0xD3, 0xC6, ..] => "EPS",
-        [b'%', b'P', b'D', b'F', b'-', ..] => "PDF",
-        [0x1A, 0x45, 0xDF, 0xA3, rest @ ..] => matroska(rest),
-        [
-            b'R',
-            b'I',
-            b'F',
-            b'F',
-            _,
-            _,
-            _,
-            _,
-            b'A',
-            b'V',
-            b'I',
-            b' ',
-            ..,
-        ] => "AVI",
-        [
-            b'R',
-            b'I',
-            b'F',
-            b'F',
-            _,
-            _,
-            _,
-            _,
-            b'W',
-            b'A',
-            b'V',
-            b'E',
-            ..,
-        ] => "WAV",
-        [b'O', b'g', b'g', b'S', ..] => "Ogg",
-        [b'f', b'L', b'a', b'C', ..] => "FLAC",
-        [b'I', b'D', b'3', ..] | [0xFF, 0xE2..=0xE7 | 0xF2..=0xF7 | 0xFA | 0xFB, ..] => "MP3",
-        [0xFF, 0xF0 | 0xF1 | 0xF8 | 0xF9, ..] => "AAC",
-        [b'F', b'L', b'V', 1, ..] => "FLV",
-        [0x30, 0x26, 0xB2, 0x75, 0x8E, 0x66, 0xCF, 0x11, ..] => "ASF",
-        [0, 0, 1, 0xB3 | 0xBA, ..] => "MPEG",
-        [0xD7, 0xCD, 0xC6, 0x9A, ..] | [1, 0, 9, 0, 0, 3, ..] => "WMF",
-        [1, 0, 0, 0, _, _, _, _, rest @ ..] if rest.get(32..36) == Some(b" EMF") => "EMF",
-        [b'B', b'L', b'P', b'1' | b'2', ..] => "BLP",
-        [b'B', b'U', b'F', b'R', ..] => "BUFR",
-        [b'G', b'R', b'I', b'B', ..] => "GRIB",
-        [0x89, b'H', b'D', b'F', b'\r', b'\n', 0x1A, b'\n', ..] => "HDF5",
-        [b'S', b'I', b'M', b'P', b'L', b'E', b' ', ..] => "FITS",
-        [0x59, 0xA6, 0x6A, 0x95, ..] => "SUN",
-        [0xB1, 0x68, 0xDE, 0x3A, ..] => "DCX",
-        [0x76, 0x2F, 0x31, 0x01, ..] => "OpenEXR",
-        [
-            b'#',
-            b'?',
-            b'R',
-            b'A',
-            b'D',
-            b'I',
-            b'A',
-            b'N',
-            b'C',
-            b'E',
-            ..,
-        ]
-        | [b'#', b'?', b'R', b'G', b'B', b'E', ..] => "Radiance HDR",
-        [0xAB, b'K', b'T', b'X', b' ', ..] => "KTX",
-        [b'F', b'T', b'E', b'X', ..] => "FTEX",
-        [b'D', b'a', b'n', b'M', ..] | [b'L', b'i', b'n', b'S', ..] => "MSP",
-        [b'A', b'T', b'&', b'T', b'F', b'O', b'R', b'M', ..] => "DjVu",
-        [b'I', b'I', 0xBC, 0x01, ..] => "JPEG XR",
-        [0x8B, b'J', b'N', b'G', ..] => "JNG",
-        [0x8A, b'M', b'N', b'G', ..] => "MNG",
-        [b'g', b'i', b'm', b'p', b' ', b'x', b'c', b'f', ..] => "XCF",
-        [b'B', b'P', b'G', 0xFB, ..] => "BPG",
-        [b'F', b'L', b'I', b'F', ..] => "FLIF",
-        [b'/', b'*', b' ', b'X', b'P', b'M', ..] => "XPM",
-        [b'#', b'd', b'e', b'f', b'i', b'n', b'e', b' ', ..] => "XBM",
-        [b'P', b'7', b' ', b'3', b'3', b'2', ..] => "XV thumbnail",
-        [
-            b'F',
-            b'O',
-            b'R',
-            b'M',
-            _,
-            _,
-            _,
-            _,
-            b'I',
-            b'L',
-            b'B',
-            b'M',
-            ..,
-        ] => "ILBM",
-        [b'P', b'K', 3 | 5, 4 | 6, ..] => "ZIP",
-        [0x1F, 0x8B, 8, ..] => "gzip",
-        [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
-        [b'B', b'Z', b'h', ..] => "bzip2",
-        [b'7', b'z', 0xBC, 0xAF, ..] => "7z",
-        [0x28, 0xB5, 0x2F, 0xFD, ..] => "Zstandard",
-        [b'R', b'a', b'r', b'!', 0x1A, 7, ..] => "RAR",
-        _ => return None,
-    })
-}
-
-/// Matroska, or WebM where the document type says so among the first elements.
-fn matroska(rest: &[u8]) -> &'static str {
-    let beginning = &rest[..rest.len().min(LONGEST_MAGIC - 4)];
-    if memchr::memmem::find(beginning, b"webm").is_some() {
-        "WebM"
-    } else {
-        "Matroska"
-    }
 }
 
 /// HEIF and its kin, by their brands.

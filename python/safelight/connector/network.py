@@ -10,7 +10,8 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from functools import cache
 from ipaddress import ip_address
 from typing import Any
@@ -90,6 +91,26 @@ def _judged(addresses: list[str], allow_private: bool) -> list[str]:
     return addresses[:_MAX_ADDRESSES]
 
 
+def _look_up(network: Network, host: str, port: int) -> Future[list[str]]:
+    """Resolve on a thread of its own.
+
+    A look-up cannot be interrupted: one that hangs is left behind, and holds up neither the event
+    loop nor the end of the process, as a thread of an executor would.
+    """
+    future: Future[list[str]] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(network.resolve(host, port))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="safelight-resolve", daemon=True).start()
+    return future
+
+
 def _is_literal(host: str) -> bool:
     try:
         ip_address(host)
@@ -127,9 +148,8 @@ class AsyncGuard(httpcore2.AsyncNetworkBackend):
     async def _resolve(self, host: str, port: int) -> list[str]:
         if _is_literal(host):
             return [host]
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(None, self._network.resolve, host, port)
+            return await asyncio.wrap_future(_look_up(self._network, host, port))
         except (OSError, UnicodeError):
             raise FetchError("host name could not be resolved") from None
 
@@ -177,27 +197,7 @@ class SyncGuard(httpcore2.NetworkBackend):
         if _is_literal(host):
             return [host]
         try:
-            return _within(deadline, lambda: self._network.resolve(host, port))
+            look_up = _look_up(self._network, host, port)
+            return look_up.result(max(deadline.remaining_s(), 0.0))
         except (OSError, UnicodeError):
             raise FetchError("host name could not be resolved") from None
-
-
-def _within(deadline: Deadline, call: Callable[[], list[str]]) -> list[str]:
-    """Run `call`, which cannot be interrupted, on a thread that is left behind when it hangs."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(call())
-        except Exception as error:  # noqa: BLE001 - raised again on the thread that waits
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="safelight-resolve", daemon=True)
-    thread.start()
-    thread.join(max(deadline.remaining_s(), 0.0))
-    if not outcome:
-        raise TimeoutError
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    addresses: list[str] = outcome[0]
-    return addresses

@@ -33,17 +33,16 @@ class _Rotation:
         self._queues.setdefault(waiter.owner, deque()).append(waiter)
 
     def take(self) -> _Waiter | None:
-        """Return the next waiter that has not been cancelled, or None."""
-        while self._queues:
-            owner, queue = next(iter(self._queues.items()))
-            waiter = queue.popleft()
-            if not queue:
-                del self._queues[owner]
-            if not waiter.future.done():
-                if queue:
-                    self._queues.move_to_end(owner)
-                return waiter
-        return None
+        """Return the next waiter, which may have been cancelled, or None."""
+        if not self._queues:
+            return None
+        owner, queue = next(iter(self._queues.items()))
+        waiter = queue.popleft()
+        if not queue:
+            del self._queues[owner]
+        elif not waiter.future.done():
+            self._queues.move_to_end(owner)
+        return waiter
 
 
 class Turns:
@@ -105,22 +104,37 @@ class Turns:
         self._active_by_host[host] -= 1
         if not self._active_by_host[host]:
             del self._active_by_host[host]
-        # One of those who waited for this host may go, after those who waited before it.
+        self._unpark(host)
+        self._grant()
+
+    def _unpark(self, host: str) -> None:
+        """Let one of those who wait for `host` wait among all.
+
+        So each turn that a host has left is claimed by a ready waiter, or nobody is parked there.
+        """
         parked = self._parked.get(host)
-        if parked is not None:
-            unparked = parked.take()
-            if unparked is None:
-                del self._parked[host]
-            else:
-                self._ready.add(unparked)
-        # One turn became free, so one waiter is granted; a ready one whose host has filled up
-        # meanwhile is parked.
+        if parked is None:
+            return
+        while (waiter := parked.take()) is not None:
+            if not waiter.future.done():
+                self._ready.add(waiter)
+                return
+        del self._parked[host]
+
+    def _grant(self) -> None:
+        """Grant the turn that became free: one at most."""
         while (waiter := self._ready.take()) is not None:
-            if self._is_open(waiter.host):
+            if waiter.future.done():
+                # Cancelled: its claim passes on.
+                if self._is_open(waiter.host):
+                    self._unpark(waiter.host)
+            elif self._is_open(waiter.host):
                 self._take(waiter.host)
                 waiter.future.set_result(None)
                 return
-            self._queue(waiter)
+            else:
+                # Its host has filled up meanwhile.
+                self._queue(waiter)
 
 
 class Pace:

@@ -1,6 +1,6 @@
 //! The bounds that hold on any bytes: how much work a header may cause before it is given up.
 //!
-//! Owns the numbers and the [`Budget`] that every walk over untrusted structure spends. Must
+//! Owns the numbers and the `Budget` that every walk over untrusted structure spends. Must
 //! never be widened by what a file says about itself.
 
 use crate::error::Error;

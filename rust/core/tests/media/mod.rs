@@ -436,7 +436,7 @@ pub(crate) fn hostile_megabytes() -> Vec<(&'static str, Vec<u8>)> {
     .concat();
     let bomb = [
         &b"Raw profile type exif\0\0"[..],
-        &stored(&[b'\n'; MEGABYTE]),
+        &stored(&vec![b'\n'; MEGABYTE]),
     ]
     .concat();
     let wide_directory = |start: &[u8], tag: u16| {

@@ -23,6 +23,16 @@ pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>, Refusal> {
     Ok(unsafe { Box::from_raw(bytes) }.into_vec())
 }
 
+/// Room for `len` bytes that are yet to be written.
+pub(crate) fn reserved(len: usize) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len)
+        .map_err(|_| Declined("out of memory"))?;
+    advise(bytes.as_mut_ptr(), len);
+    Ok(bytes)
+}
+
 /// Ask for huge pages where the memory is large enough to hold some.
 #[cfg(target_os = "linux")]
 fn advise(start: *mut u8, len: usize) {

@@ -105,7 +105,7 @@ impl<'a> Codec<'a> for Bmp<'a> {
         self.header
     }
 
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let (width, height) = (self.header.width as usize, self.header.height as usize);
         let stored = match self.layout {
             Layout::Packed(bits) => (width * usize::from(bits)).div_ceil(8),

@@ -83,7 +83,7 @@ impl<'a> Codec<'a> for Gif<'a> {
         self.header
     }
 
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let Frame {
             left,
             top,

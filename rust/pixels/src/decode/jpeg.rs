@@ -59,7 +59,9 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         }
     }
 
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {
+    const FILLS: bool = true;
+
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let Frame {
             width,
             height,
@@ -67,7 +69,9 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         } = self.frame;
         let stride = usize::from(width) * usize::from(components);
         let bytes = stride * usize::from(height);
-        let out = buffer.get_mut(..bytes).ok_or(Declined("plan"))?;
+        buffer.clear();
+        let out = buffer.spare_capacity_mut();
+        let out = out.get_mut(..bytes).ok_or(Declined("plan"))?;
         // SAFETY: `data` and `out` are valid for the sizes given; the shim writes `height` rows
         // of `stride` bytes, which is all of `out`, and only if the file's own size is the one
         // given. The flag is read as an atomic byte and outlives the call; nothing is kept.
@@ -78,7 +82,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 width.into(),
                 height.into(),
                 components.into(),
-                out.as_mut_ptr(),
+                out.as_mut_ptr().cast(),
                 stride,
                 cancel.as_byte(),
             )
@@ -90,9 +94,11 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             5 => return Err(Declined("cancelled").into()),
             _ => return Err(Declined("libjpeg refuses").into()),
         }
+        // SAFETY: the shim is done, so every row was written, and rows are all there is.
+        unsafe { buffer.set_len(bytes) };
         if components == 4 {
             // Pillow takes every four-component file for an inverted one, as Adobe writes them.
-            for sample in out {
+            for sample in buffer {
                 *sample = !*sample;
             }
         }

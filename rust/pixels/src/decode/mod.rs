@@ -14,7 +14,7 @@ mod webp;
 
 use safelight_core::Error;
 
-use crate::buffer::{area, zeroed};
+use crate::buffer::{area, reserved, zeroed};
 use crate::convert;
 use crate::mode::Mode;
 use crate::picture::{Palette, Picture, Transparency};
@@ -85,8 +85,12 @@ pub(crate) trait Codec<'a>: Sized {
         Plan::exact(self.header())
     }
 
-    /// Decode into `buffer`, which has [`Plan::buffer_bytes`] zero bytes.
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal>;
+    /// Whether [`Codec::decode`] writes every byte itself, and so needs no zeros to start from.
+    const FILLS: bool = false;
+
+    /// Decode into `buffer`: [`Plan::buffer_bytes`] zero bytes, or where the codec fills it, room
+    /// for as many. It has that length afterward.
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal>;
 
     /// The palette and the transparent color, once decoded.
     fn colors(&mut self) -> (Option<Palette>, Option<Transparency>) {
@@ -199,7 +203,11 @@ fn decode_as<'a, C: Codec<'a>>(
         return Err(Declined("over the limit that Pillow has").into());
     }
     let plan = codec.plan()?;
-    let mut buffer = zeroed(plan.buffer_bytes)?;
+    let mut buffer = if C::FILLS {
+        reserved(plan.buffer_bytes)?
+    } else {
+        zeroed(plan.buffer_bytes)?
+    };
     cancel.check()?;
     codec.decode(&mut buffer, cancel)?;
     buffer.truncate(plan.pixel_bytes);

@@ -51,7 +51,7 @@ impl<'a> Codec<'a> for Pnm<'a> {
         self.header
     }
 
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let short = Declined("data ends too early");
         let scale = Scale::new(self.max, self.header.mode);
         match (self.header.mode, self.is_plain) {

@@ -32,7 +32,7 @@ impl<'a> Codec<'a> for Qoi<'a> {
         self.header
     }
 
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let mut pixels = Pixels {
             reader: self.reader,
             seen: [[0; 4]; 64],

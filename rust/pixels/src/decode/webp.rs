@@ -46,7 +46,7 @@ impl<'a> Codec<'a> for WebP<'a> {
         self.header
     }
 
-    fn decode(&mut self, buffer: &mut [u8], _cancel: &Cancel) -> Result<(), Refusal> {
+    fn decode(&mut self, buffer: &mut Vec<u8>, _cancel: &Cancel) -> Result<(), Refusal> {
         let frame = self.demuxer.first_frame()?;
         let unit = self.header.mode.pixel_bytes();
         let stride = self.header.width as usize * unit;

@@ -281,48 +281,105 @@ mod packed {
 
     #[target_feature(enable = "sse2")]
     fn paeth_four_sse2<const N: usize>(rows: &mut [u8], above: &[u8]) {
-        let length = above.len();
+        let mut parts = rows.chunks_exact_mut(above.len());
+        let mut next = || parts.next().unwrap_or_default().as_chunks_mut::<N>().0;
+        let rows = [next(), next(), next(), next()];
         let (above, _) = above.as_chunks::<N>();
-        let mut parts = rows.chunks_exact_mut(length);
-        let mut next = || match parts.next() {
-            Some(row) => row.as_chunks_mut::<N>().0,
-            None => &mut [],
-        };
-        let rows: [&mut [[u8; N]]; 4] = [next(), next(), next(), next()];
         let count = above.len();
-        let mut front = Lane::new();
-        let mut back = Lane::new();
-        for x in 0..count + 3 {
-            let is_inside = x >= 3 && x < count;
-            let pixel = |row: usize, rows: &[&mut [[u8; N]]; 4]| {
-                if is_inside || (x >= row && x - row < count) {
-                    load(rows[row][x - row])
-                } else {
-                    _mm_setzero_si128()
-                }
-            };
-            let over = if x < count {
-                load(above[x])
-            } else {
-                _mm_setzero_si128()
-            };
-            let first = _mm_unpacklo_epi32(pixel(0, &rows), pixel(1, &rows));
-            let second = _mm_unpacklo_epi32(pixel(2, &rows), pixel(3, &rows));
+        let mut lanes = Lanes::new();
+        let middle = 3.min(count);
+        let mut rows = rows;
+        for x in 0..middle {
+            lanes.edge(above, &mut rows, x);
+        }
+        let [first, second, third, fourth] = &mut rows;
+        // Between the edges every row has a pixel to undo: the first one `x`, each other the one
+        // before that of the row above.
+        let pixels = first[middle..]
+            .iter_mut()
+            .zip(&mut second[middle.saturating_sub(1)..]);
+        let more = third[middle.saturating_sub(2)..]
+            .iter_mut()
+            .zip(&mut fourth[..]);
+        for ((above, (first, second)), (third, fourth)) in
+            above[middle..].iter().zip(pixels).zip(more)
+        {
+            let done = lanes.step(
+                load(*above),
+                [load(*first), load(*second), load(*third), load(*fourth)],
+            );
+            *first = store(done);
+            *second = store(_mm_srli_si128(done, 4));
+            *third = store(_mm_srli_si128(done, 8));
+            *fourth = store(_mm_srli_si128(done, 12));
+        }
+        for x in middle.max(count)..count + 3 {
+            lanes.edge(above, &mut rows, x);
+        }
+    }
+
+    /// The state of four rows.
+    struct Lanes {
+        /// The first and the second row.
+        front: Lane,
+        /// The third and the fourth.
+        back: Lane,
+    }
+
+    impl Lanes {
+        #[inline]
+        #[target_feature(enable = "sse2")]
+        fn new() -> Self {
+            Self {
+                front: Lane::new(),
+                back: Lane::new(),
+            }
+        }
+
+        /// Undo one pixel of each row; the results lie in the four quarters.
+        #[inline]
+        #[target_feature(enable = "sse2")]
+        fn step(&mut self, above: __m128i, pixels: [__m128i; 4]) -> __m128i {
+            let first = widen(_mm_unpacklo_epi32(pixels[0], pixels[1]));
+            let second = widen(_mm_unpacklo_epi32(pixels[2], pixels[3]));
             // Above each row's pixel is what the row above it gave in the step before.
-            let front_up = _mm_unpacklo_epi64(widen(over), front.left);
-            let back_up = _mm_unpacklo_epi64(_mm_unpackhi_epi64(front.left, front.left), back.left);
-            let first = front.step(front_up, widen(first));
-            let second = back.step(back_up, widen(second));
-            let packed = _mm_packus_epi16(first, second);
+            let front_up = _mm_unpacklo_epi64(widen(above), self.front.left);
+            let back_up = _mm_unpacklo_epi64(
+                _mm_unpackhi_epi64(self.front.left, self.front.left),
+                self.back.left,
+            );
+            let first = self.front.step(front_up, first);
+            let second = self.back.step(back_up, second);
+            _mm_packus_epi16(first, second)
+        }
+
+        /// The same at an end of the rows, where some have no pixel; zeros stand for those.
+        #[target_feature(enable = "sse2")]
+        fn edge<const N: usize>(
+            &mut self,
+            above: &[[u8; N]],
+            rows: &mut [&mut [[u8; N]]; 4],
+            x: usize,
+        ) {
+            let mut pixels = [_mm_setzero_si128(); 4];
+            for (behind, pixel) in pixels.iter_mut().enumerate() {
+                if let Some(stored) = rows[behind].get(x.wrapping_sub(behind)) {
+                    *pixel = load(*stored);
+                }
+            }
+            let above = above
+                .get(x)
+                .map_or(_mm_setzero_si128(), |above| load(*above));
+            let done = self.step(above, pixels);
             let done = [
-                packed,
-                _mm_srli_si128(packed, 4),
-                _mm_srli_si128(packed, 8),
-                _mm_srli_si128(packed, 12),
+                done,
+                _mm_srli_si128(done, 4),
+                _mm_srli_si128(done, 8),
+                _mm_srli_si128(done, 12),
             ];
-            for (row, done) in done.into_iter().enumerate() {
-                if is_inside || (x >= row && x - row < count) {
-                    rows[row][x - row] = store(done);
+            for (behind, done) in done.into_iter().enumerate() {
+                if let Some(place) = rows[behind].get_mut(x.wrapping_sub(behind)) {
+                    *place = store(done);
                 }
             }
         }

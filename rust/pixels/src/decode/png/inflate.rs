@@ -1,6 +1,7 @@
 //! Whole-buffer inflate and CRC-32, by libdeflate.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use libdeflate_sys::{
@@ -21,8 +22,9 @@ impl Decompressor {
             .ok_or(Declined("out of memory"))
     }
 
-    /// Inflate a zlib stream into `out`; the count of bytes, if it is whole and fits.
-    fn zlib(&mut self, stream: &[u8], out: &mut [u8]) -> Option<usize> {
+    /// Inflate a zlib stream into `out`; the count of bytes that were written from its front, if
+    /// the stream is whole and fits.
+    fn zlib(&mut self, stream: &[u8], out: &mut [MaybeUninit<u8>]) -> Option<usize> {
         let mut count = 0;
         // SAFETY: `self.0` is a live decompressor used by this call alone; both pointers are
         // valid for the lengths given with them, and libdeflate writes within `out` only.
@@ -47,21 +49,30 @@ impl Drop for Decompressor {
     }
 }
 
-/// Inflate `stream`, checksum included, into exactly `out`.
-pub(super) fn zlib(stream: &[u8], out: &mut [u8]) -> Result<(), Declined> {
-    match Decompressor::new()?.zlib(stream, out) {
-        Some(count) if count == out.len() => Ok(()),
-        _ => Err(Declined("zlib stream is damaged, short or long")),
+/// Inflate `stream`, checksum included, to exactly `length` bytes, which replace those of `out`.
+pub(super) fn zlib(stream: &[u8], out: &mut Vec<u8>, length: usize) -> Result<(), Declined> {
+    out.clear();
+    let room = out.spare_capacity_mut();
+    let room = room.get_mut(..length).ok_or(Declined("plan"))?;
+    if Decompressor::new()?.zlib(stream, room) != Some(length) {
+        return Err(Declined("zlib stream is damaged, short or long"));
     }
+    // SAFETY: libdeflate says that it wrote as many bytes from the front.
+    unsafe { out.set_len(length) };
+    Ok(())
 }
 
 /// Whether `stream` inflates to less than `limit` bytes without an error.
 pub(super) fn is_below(stream: &[u8], limit: usize) -> Result<bool, Declined> {
+    // Deflate cannot grow its input further.
     if stream.len().saturating_mul(1032) < limit {
         return Ok(true);
     }
-    let mut out = crate::buffer::zeroed(limit - 1).map_err(|_| Declined("out of memory"))?;
-    Ok(Decompressor::new()?.zlib(stream, &mut out).is_some())
+    let mut out = Vec::<u8>::new();
+    out.try_reserve_exact(limit)
+        .map_err(|_| Declined("out of memory"))?;
+    let room = &mut out.spare_capacity_mut()[..limit - 1];
+    Ok(Decompressor::new()?.zlib(stream, room).is_some())
 }
 
 /// CRC-32 of `data`.

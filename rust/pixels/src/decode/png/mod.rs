@@ -12,7 +12,7 @@ mod unpack;
 use std::borrow::Cow;
 
 use crate::Cancel;
-use crate::buffer::area;
+use crate::buffer::{area, reserved, zeroed};
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
 
@@ -126,32 +126,33 @@ impl<'a> Codec<'a> for Png<'a> {
             self.chunks.height,
             self.layout.mode().pixel_bytes(),
         )?;
-        let buffer_bytes = if self.is_in_place() {
-            filtered.max(pixel_bytes)
-        } else {
-            pixel_bytes
-        };
+        // Otherwise the filtered rows have memory of their own.
+        let buffer_bytes = if self.is_in_place() { filtered } else { 0 };
         Ok(Plan {
             buffer_bytes,
             pixel_bytes,
         })
     }
 
-    fn decode(&mut self, buffer: &mut [u8], cancel: &Cancel) -> Result<(), Refusal> {
+    const FILLS: bool = true;
+
+    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let filtered = self.filtered_bytes();
         let stream: Cow<'_, [u8]> = self.chunks.stream();
         let unit = self.layout.pixel_bits().div_ceil(8);
         if self.is_in_place() {
-            let rows = buffer.get_mut(..filtered).ok_or(Declined("plan"))?;
-            inflate::zlib(&stream, rows)?;
+            inflate::zlib(&stream, buffer, filtered)?;
+            let rows = buffer.as_mut_slice();
             let pass = self.passes[0];
             let row_bytes = self.row_bytes(pass.width);
             filter::undo(rows, row_bytes, unit, cancel)?;
             self.layout.narrow(&mut rows[..row_bytes * pass.height]);
             return Ok(());
         }
-        let mut scratch = crate::buffer::zeroed(filtered)?;
-        inflate::zlib(&stream, &mut scratch)?;
+        let mut scratch = reserved(filtered)?;
+        inflate::zlib(&stream, &mut scratch, filtered)?;
+        let pixel_bytes = self.layout.mode().pixel_bytes();
+        *buffer = zeroed(area(self.chunks.width, self.chunks.height, pixel_bytes)?)?;
         let mut rows = scratch.as_mut_slice();
         let canvas_width = self.chunks.width as usize;
         for pass in &self.passes {
@@ -165,7 +166,7 @@ impl<'a> Codec<'a> for Png<'a> {
                 .enumerate()
             {
                 let start = (pass.top + index * pass.down) * canvas_width;
-                let line = &mut buffer[start * self.layout.mode().pixel_bytes()..];
+                let line = &mut buffer[start * pixel_bytes..];
                 self.layout
                     .unpack(row, line, pass.width, (pass.left, pass.across));
             }

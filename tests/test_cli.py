@@ -319,8 +319,12 @@ def test_a_failed_chat_is_one_line_that_names_the_image(
         ({"messages": user("hi"), "mm_processor_kwargs": [1]}, "mm_processor_kwargs must be an"),
         ({"messages": user("hi"), "mm_processor_kwargs": "x"}, "mm_processor_kwargs must be an"),
         (
-            {"messages": user(GOOD[0]), "mm_processor_kwargs": {"merge_size": "x"}},
+            {"messages": user(GOOD[0]), "mm_processor_kwargs": {"size": "x"}},
             "image 0: the model's processor cannot process it",
+        ),
+        (
+            {"messages": user(GOOD[0]), "mm_processor_kwargs": {"merge_size": "x"}},
+            "merge_size is 2, and not a request's to set",
         ),
         ([{"role": "user", "content": "\ud800"}], "the prompt is not valid text"),
         ([{"role": "user", "content": "<|image_pad|>"}], "1 image placeholders for 0 image items"),

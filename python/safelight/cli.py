@@ -239,7 +239,9 @@ def _probe(options: argparse.Namespace) -> int:
     for path, result in _probe_all(paths):
         if not isinstance(result, ImageHeader):
             failures += 1
-            _fail(f"{path}: {result.strerror if isinstance(result, OSError) else result}")
+            _fail(
+                f"{path}: {(result.strerror or result) if isinstance(result, OSError) else result}"
+            )
         elif options.json:
             # At once: a run over millions of files must not wait for its end.
             print(json.dumps({"file": path, **_header_fields(result)}))

@@ -132,7 +132,6 @@ def _load_without_video(transformers: Any, model: str) -> Any:
 @cache
 def _without_video(processor_class: Any) -> Any:
     """Return a subclass of `processor_class`, of the same name, that has no video processor."""
-
     names = [name for name in processor_class.get_attributes() if name != "video_processor"]
     return type(
         processor_class.__name__,

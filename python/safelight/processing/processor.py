@@ -47,6 +47,10 @@ _STEPS = frozenset(
 )
 
 
+# Where processors run and what they return, whichever processor it is.
+_OPERATORS_KWARGS = frozenset(("device", "return_tensors"))
+
+
 @dataclass(frozen=True)
 class _Position:
     """An item's place in the request, and its identity where that is known."""
@@ -124,6 +128,16 @@ class BaseMultiModalProcessor(ABC):
         Asked without any items too, for the targets alone.
         """
 
+    def _validate_kwargs(self, modality: str, kwargs: Mapping[str, Any]) -> None:
+        """Refuse processor options that are not a request's to set. Raises `RequestError`.
+
+        Any client may set options, so that none may choose the server's devices or make more of
+        an item than its bytes justify.
+        """
+        del modality
+        for name in _OPERATORS_KWARGS & kwargs.keys():
+            raise RequestError(f"the processor option {name} is not a request's to set")
+
     def _validate_item(
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]
     ) -> None:
@@ -167,6 +181,10 @@ class BaseMultiModalProcessor(ABC):
         timing = TimingContext(enabled=False) if timing_ctx is None else timing_ctx
         self.info.validate_num_items(inputs.mm_data_items)
         _validate_request(inputs)
+        for modality in inputs.mm_data_items:
+            self._validate_kwargs(
+                modality, scope_mm_kwargs(inputs.hf_processor_mm_kwargs, modality)
+            )
         state = MultiModalApplyState(inputs, timing)
         try:
             for position in _positions(state):

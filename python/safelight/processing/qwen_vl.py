@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safelight.errors import LimitError, RequestError
-from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems
+from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems, scope_mm_kwargs
 from safelight.parse import (
     DictEmbeddingItems,
     ImageEmbeddingItems,
@@ -27,6 +27,10 @@ from safelight.processing.prompt_updates import PromptReplacement
 from safelight.ref import MediaRef
 
 __all__ = ["Qwen2VLMultiModalProcessor", "Qwen2VLProcessingInfo", "Qwen3VLMultiModalProcessor"]
+
+# Names of the bounds of a processed image's pixels: the families' own, and in ``size``.
+_EDGES = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+_LAYOUT_KWARGS = frozenset(("patch_size", "temporal_patch_size", "merge_size"))
 
 # Beyond this, `smart_resize` of transformers refuses an image.
 _MAX_ASPECT_RATIO = 200
@@ -81,8 +85,45 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
 
     info: Qwen2VLProcessingInfo
 
+<<<<<<< HEAD
     # Neither backend of the image processor keeps state between calls.
     processes_in_parallel = True
+=======
+    def _call_hf_processor(
+        self, mm_data: Mapping[str, Any], mm_kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return super()._call_hf_processor(mm_data, self._with_size(mm_kwargs))
+
+    def _with_size(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Express ``min_pixels`` and ``max_pixels``, which transformers deprecates, by ``size``."""
+        bounds = {
+            edge: kwargs[name] for name, edge in _EDGES.items() if kwargs.get(name) is not None
+        }
+        others = {name: value for name, value in kwargs.items() if name not in _EDGES}
+        if not bounds:
+            return others
+        return {**others, "size": {**(others.get("size") or self._own_size()), **bounds}}
+
+    def _own_size(self) -> dict[str, Any]:
+        return dict(self.info.image_processor.size)
+
+    def _validate_kwargs(self, modality: str, kwargs: Mapping[str, Any]) -> None:
+        super()._validate_kwargs(modality, kwargs)
+        server = scope_mm_kwargs(self.info.mm_processor_kwargs, modality)
+        for name in _LAYOUT_KWARGS & kwargs.keys():
+            # The model was made for its own; others let a pixel become any number of them.
+            own = server.get(name, getattr(self.info.image_processor, name))
+            if kwargs[name] != own:
+                raise RequestError(f"{name} is {own}, and not a request's to set")
+        requested = self._with_size(kwargs).get("size")
+        if not isinstance(requested, Mapping):
+            return
+        limit = {**self._own_size(), **(self._with_size(server).get("size") or {})}["longest_edge"]
+        least = requested.get("shortest_edge")
+        if isinstance(least, (int, float)) and least > limit:
+            # An image is enlarged to it, however small it came.
+            raise RequestError(f"min_pixels is over the model's max_pixels {limit}")
+>>>>>>> ac92b285ca1a6c70055c4eafb7fcdaea86ced12d
 
     def _validate_item(
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]

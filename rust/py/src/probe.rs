@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use safelight_core::probe::{self as headers, Format, ImageHeader, NeedMoreBytes, Prefix};
@@ -281,7 +281,16 @@ pub(crate) fn probe_files(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<P
             Ok(Err(error)) => Ok(PyErr::from(BindingError::from(error))
                 .into_value(py)
                 .into_any()),
-            Err(error) => Ok(PyErr::from(error).into_value(py).into_any()),
+            Err(error) => Ok(os_error(py, error)?.into_value(py).into_any()),
         })
         .collect()
+}
+
+/// The `OSError` that Python itself would raise, with `errno` and `strerror`.
+fn os_error(py: Python<'_>, error: std::io::Error) -> PyResult<PyErr> {
+    let Some(code) = error.raw_os_error() else {
+        return Ok(error.into());
+    };
+    let text: String = py.import("os")?.call_method1("strerror", (code,))?.extract()?;
+    Ok(PyOSError::new_err((code, text)))
 }

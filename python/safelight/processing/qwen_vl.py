@@ -85,10 +85,9 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
 
     info: Qwen2VLProcessingInfo
 
-<<<<<<< HEAD
     # Neither backend of the image processor keeps state between calls.
     processes_in_parallel = True
-=======
+
     def _call_hf_processor(
         self, mm_data: Mapping[str, Any], mm_kwargs: Mapping[str, Any]
     ) -> Mapping[str, Any]:
@@ -123,7 +122,6 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
         if isinstance(least, (int, float)) and least > limit:
             # An image is enlarged to it, however small it came.
             raise RequestError(f"min_pixels is over the model's max_pixels {limit}")
->>>>>>> ac92b285ca1a6c70055c4eafb7fcdaea86ced12d
 
     def _validate_item(
         self, mm_items: MultiModalDataItems, modality: str, index: int, kwargs: Mapping[str, Any]

@@ -5,13 +5,13 @@
 // The modules are compiled a second time, as private ones: their docs and exports are not the point.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-#[path = "../src/cache.rs"]
+#[path = "../src/cache/mod.rs"]
 mod cache;
 #[path = "../src/flight.rs"]
 mod flight;
 #[path = "../src/lru/mod.rs"]
 mod lru;
-#[path = "../src/pool.rs"]
+#[path = "../src/pool/mod.rs"]
 mod pool;
 
 /// Shuttle's primitives in the place of `std`'s.

@@ -6,8 +6,10 @@
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+pub use evicted::Evicted;
 use key::{Key, Query};
 
+mod evicted;
 mod key;
 
 /// The end of a list, and the index no node has.
@@ -67,50 +69,6 @@ pub enum Insert<V> {
         /// The value that had this key: it is out of date, so it left.
         replaced: Option<V>,
     },
-}
-
-/// Values that had to leave, in their order; one alone, the usual case, costs no allocation.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Evicted<V> {
-    first: Option<V>,
-    rest: Vec<V>,
-}
-
-impl<V> Evicted<V> {
-    const NONE: Self = Self {
-        first: None,
-        rest: Vec::new(),
-    };
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.len()
-    }
-
-    /// Whether nothing had to leave.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-
-    fn push(&mut self, value: V) {
-        if self.first.is_none() {
-            self.first = Some(value);
-        } else {
-            self.rest.push(value);
-        }
-    }
-}
-
-impl<V> From<Vec<V>> for Evicted<V> {
-    fn from(values: Vec<V>) -> Self {
-        let mut evicted = Self::NONE;
-        for value in values {
-            evicted.push(value);
-        }
-        evicted
-    }
 }
 
 impl<V> Lru<V> {

@@ -62,9 +62,9 @@ fn decode<'py>(py: Python<'py>, text: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     // returned, and only `MaybeUninit` is read from it until it is filled.
     let out = unsafe { std::slice::from_raw_parts_mut(pointer.cast::<MaybeUninit<u8>>(), length) };
     if text.len() < DETACH_BYTES {
-        base64::decode_into(text, out).map(|_| ())
+        base64::decode_into(text, out)
     } else {
-        py.detach(|| base64::decode_into(text, out).map(|_| ()))
+        py.detach(|| base64::decode_into(text, out))
     }
     .map_err(refused)?;
     Ok(decoded)

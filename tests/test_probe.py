@@ -171,8 +171,7 @@ def test_damage_is_a_media_error_or_an_answer(
         data[at % len(data)] = value
     try:
         whole = probe(data)
-    except MediaError as error:
-        assert str(error)
+    except MediaError:
         whole = None
     try:
         answer = probe_prefix(data[:cut])

@@ -8,7 +8,8 @@ What                          Pillow 13                   The probe, and its rea
 PNG metadata behind IDAT      read, by decoding it all    not looked for: the answer has to be
                                                           there before the pixels are
 big-endian BigTIFF            read as classic TIFF        read as BigTIFF, which it is
-compressed text over 64 KiB   read up to 1 MiB            its first 64 KiB are searched
+compressed text over 64 KiB   read up to 1 MiB            its first 64 KiB, or 128 blocks, count
+raw profile damaged later on  refused as a whole          read as far as its directories go
 an id over 1024 bytes         any length                  no id: nobody's identity is a kilobyte
 EXIF over 257 JPEG segments   joined                      the first 257 are joined (16 MiB)
 first GIF frame over 8 MiB    walked to its end           ``is_animated`` is None

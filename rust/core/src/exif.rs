@@ -4,6 +4,7 @@
 //! the three tags a server needs and nothing else: no thumbnail, no maker note, no GPS.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use crate::limits::{Budget, MAX_EXIF_SEGMENTS, MAX_ID_BYTES};
 use crate::reader::{Endian, index};
@@ -34,34 +35,57 @@ pub fn parse(bytes: &[u8]) -> ExifFacts {
 }
 
 pub(crate) fn parse_block(block: &Block<'_>, budget: &mut Budget) -> ExifFacts {
+    try_parse_block(block, budget).unwrap_or_else(|facts| facts)
+}
+
+/// As [`parse_block`]; an error where bytes are missing that the block has.
+pub(crate) fn try_parse_block(
+    block: &Block<'_>,
+    budget: &mut Budget,
+) -> Result<ExifFacts, ExifFacts> {
     let block = block.without_prefix();
     let Some((directory, first)) = Directory::open(&block) else {
-        return ExifFacts {
+        return Ok(ExifFacts {
             // Pillow gives such a block up for good, XMP included. An empty one is no block.
             orientation: (block.len() > 0).then_some(1),
             ..ExifFacts::default()
-        };
+        });
     };
     let mut collector = Collector::default();
     directory.visit(first, budget, |entry| collector.take(&directory, entry));
     collector.visit_exif(&directory, budget);
-    collector.facts
+    if block.is_missed.get() {
+        Err(collector.facts)
+    } else {
+        Ok(collector.facts)
+    }
 }
 
-/// Bytes that may lie in several segments of a file, as one.
+/// Bytes that may lie in several segments of a file, or be known in part only, as one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block<'a> {
     first: &'a [u8],
     rest: Vec<&'a [u8]>,
+    /// Bytes behind the first segment.
     rest_bytes: usize,
+    /// Whether bytes were asked for that the block has, but that are not known.
+    is_missed: Cell<bool>,
 }
 
 impl<'a> Block<'a> {
     pub(crate) fn new(first: &'a [u8]) -> Self {
         Self {
             first,
-            rest: Vec::new(),
-            rest_bytes: 0,
+            ..Self::default()
+        }
+    }
+
+    /// A block of `len` bytes of which the beginning is known.
+    pub(crate) fn beginning(known: &'a [u8], len: usize) -> Self {
+        Self {
+            first: known,
+            rest_bytes: len.saturating_sub(known.len()),
+            ..Self::default()
         }
     }
 
@@ -74,7 +98,7 @@ impl<'a> Block<'a> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.first.len() + self.rest_bytes
+        self.first.len().saturating_add(self.rest_bytes)
     }
 
     /// The block after up to two `Exif\0\0` prefixes: some writers leave one too many.
@@ -85,8 +109,7 @@ impl<'a> Block<'a> {
         }
         Self {
             first,
-            rest: self.rest.clone(),
-            rest_bytes: self.rest_bytes,
+            ..self.clone()
         }
     }
 
@@ -100,9 +123,11 @@ impl<'a> Block<'a> {
         {
             return Some(*bytes);
         }
-        if self.rest.is_empty() {
-            return None;
-        }
+        self.array_apart(at)
+    }
+
+    #[cold]
+    fn array_apart<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         for (offset, byte) in bytes.iter_mut().enumerate() {
             *byte = self.byte(at.checked_add(offset)?)?;
@@ -121,6 +146,9 @@ impl<'a> Block<'a> {
                 None => at -= part.len(),
             }
         }
+        let known: usize = self.rest.iter().map(|part| part.len()).sum();
+        self.is_missed
+            .set(self.is_missed.get() || at < self.rest_bytes - known);
         None
     }
 }

@@ -4,7 +4,7 @@
 //! decompressor: output, blocks and tables are bounded by constants, never by the stream.
 
 /// Blocks of one stream; deflaters start one every ten thousand bytes or so.
-const MAX_BLOCKS: usize = 64;
+const MAX_BLOCKS: usize = 128;
 
 const MAX_CODE_BITS: usize = 15;
 const FAST_BITS: u32 = 9;
@@ -128,7 +128,7 @@ impl Inflater<'_> {
         }
         for _ in 0..length {
             self.room()?;
-            let byte = self.bits.small(8)?;
+            let byte = self.bits.byte()?;
             self.output.push(byte);
         }
         Ok(())
@@ -136,21 +136,25 @@ impl Inflater<'_> {
 
     fn block(&mut self, literals: &Codes, distances: &Codes) -> Result<(), Stop> {
         loop {
+            // One fill holds the longest pair: 15 + 5 bits of length, 15 + 13 of distance.
+            self.bits.fill();
             let symbol = literals.decode(&mut self.bits)?;
             if let Ok(literal) = u8::try_from(symbol) {
+                self.bits.check()?;
                 self.room()?;
                 self.output.push(literal);
                 continue;
             }
             if symbol == END_OF_BLOCK {
-                return Ok(());
+                return self.bits.check();
             }
             let index = usize::from(symbol - END_OF_BLOCK - 1);
             let &(base, extra) = LENGTHS.get(index).ok_or(Stop::Damaged)?;
-            let length = usize::from(base) + self.bits.take(u32::from(extra))? as usize;
+            let length = usize::from(base) + self.bits.held(extra);
             let index = usize::from(distances.decode(&mut self.bits)?);
             let &(base, extra) = DISTANCES.get(index).ok_or(Stop::Damaged)?;
-            let distance = usize::from(base) + self.bits.take(u32::from(extra))? as usize;
+            let distance = usize::from(base) + self.bits.held(extra);
+            self.bits.check()?;
             self.copy(distance, length)?;
         }
     }
@@ -170,15 +174,15 @@ impl Inflater<'_> {
 
     /// The codes that a block states for itself.
     fn codes(&mut self) -> Result<(Codes, Codes), Stop> {
-        let literals = self.bits.take(5)? as usize + 257;
-        let distances = self.bits.take(5)? as usize + 1;
-        let stated = self.bits.take(4)? as usize + 4;
+        let literals = self.bits.take(5)? + 257;
+        let distances = self.bits.take(5)? + 1;
+        let stated = self.bits.take(4)? + 4;
         if literals > 286 || distances > DISTANCE_CODES {
             return Err(Stop::Damaged);
         }
         let mut lengths = [0; 19];
         for &code in &CODE_ORDER[..stated] {
-            lengths[code] = self.bits.small(3)?;
+            lengths[code] = u8::try_from(self.bits.take(3)?).map_err(|_| Stop::Damaged)?;
         }
         let codes = Codes::new(&lengths)?;
         if codes.is_incomplete {
@@ -188,6 +192,7 @@ impl Inflater<'_> {
         let lengths = &mut lengths[..literals + distances];
         let mut at = 0;
         while at < lengths.len() {
+            self.bits.fill();
             let (length, times) = match codes.decode(&mut self.bits)? {
                 16 => {
                     let last = at.checked_sub(1).ok_or(Stop::Damaged)?;
@@ -197,7 +202,8 @@ impl Inflater<'_> {
                 18 => (0, 11 + self.bits.take(7)?),
                 length => (u8::try_from(length).map_err(|_| Stop::Damaged)?, 1),
             };
-            let end = at + times as usize;
+            self.bits.check()?;
+            let end = at + times;
             lengths.get_mut(at..end).ok_or(Stop::Damaged)?.fill(length);
             at = end;
         }
@@ -211,8 +217,9 @@ impl Inflater<'_> {
 
 /// A canonical Huffman code.
 struct Codes {
-    /// Symbol and length by the next bits of the stream; length 0 for what takes more bits.
-    fast: [(u16, u8); 1 << FAST_BITS],
+    /// Symbol, and below it in four bits its length, by the next bits of the stream; 0 for what
+    /// takes more bits.
+    fast: [u16; 1 << FAST_BITS],
     counts: [u16; MAX_CODE_BITS + 1],
     symbols: [u16; LITERAL_CODES],
     is_incomplete: bool,
@@ -242,7 +249,7 @@ impl Codes {
             return Err(Stop::Damaged);
         }
         let mut this = Self {
-            fast: [(0, 0); 1 << FAST_BITS],
+            fast: [0; 1 << FAST_BITS],
             counts,
             symbols: [0; LITERAL_CODES],
             is_incomplete,
@@ -260,25 +267,32 @@ impl Codes {
                 // Codes come from the stream with their highest bit first.
                 let first = (code.reverse_bits() >> (32 - u32::from(length))) as usize;
                 for entry in this.fast[first..].iter_mut().step_by(1 << length) {
-                    *entry = (symbol, length);
+                    *entry = symbol << 4 | u16::from(length);
                 }
             }
         }
         Ok(this)
     }
 
+    /// The next symbol, of the bits that are held.
+    #[inline]
     fn decode(&self, bits: &mut Bits<'_>) -> Result<u16, Stop> {
-        let (symbol, length) = self.fast[bits.peek(FAST_BITS) as usize];
-        if length > 0 {
-            bits.take(u32::from(length))?;
-            return Ok(symbol);
+        let entry = self.fast[bits.held_without(FAST_BITS)];
+        if entry == 0 {
+            return self.decode_long(bits);
         }
-        let (mut code, mut first, mut index) = (0_u32, 0_u32, 0_u32);
+        bits.drop(u32::from(entry & 15));
+        Ok(entry >> 4)
+    }
+
+    #[cold]
+    fn decode_long(&self, bits: &mut Bits<'_>) -> Result<u16, Stop> {
+        let (mut code, mut first, mut index) = (0, 0, 0);
         for &count in &self.counts[1..] {
-            code |= bits.take(1)?;
-            let count = u32::from(count);
+            code |= bits.held(1);
+            let count = usize::from(count);
             if let Some(offset) = code.checked_sub(first).filter(|&offset| offset < count) {
-                return Ok(self.symbols[(index + offset) as usize]);
+                return Ok(self.symbols[index + offset]);
             }
             index += count;
             first = (first + count) << 1;
@@ -289,10 +303,14 @@ impl Codes {
 }
 
 /// Bits from the lowest of each byte upwards.
+///
+/// `fill` and then several of `held`, `drop` and one `check` is the quick way; `take` is all in
+/// one.
 struct Bits<'a> {
     bytes: &'a [u8],
     buffer: u64,
-    filled: u32,
+    /// Bits in the buffer; below zero once more were dropped than there were.
+    filled: i32,
 }
 
 impl<'a> Bits<'a> {
@@ -304,45 +322,83 @@ impl<'a> Bits<'a> {
         }
     }
 
+    /// Hold at least 56 bits, or all that are left; zeros follow the last.
+    #[inline]
     fn fill(&mut self) {
-        if let Some(word) = self.bytes.first_chunk::<8>() {
-            // Bits above `filled` may be set already: to the very bits that are added here.
-            self.buffer |= u64::from_le_bytes(*word) << self.filled;
-            let added = (63 - self.filled) / 8;
-            self.bytes = &self.bytes[added as usize..];
-            self.filled += 8 * added;
+        if self.filled > 55 {
             return;
         }
-        while let Some((&byte, rest)) = self.bytes.split_first().filter(|_| self.filled <= 56) {
+        match self.bytes.first_chunk::<8>() {
+            Some(word) if self.filled >= 0 => {
+                // Bits above `filled` may be set already: to the very bits that are added here.
+                self.buffer |= u64::from_le_bytes(*word) << self.filled;
+                let added = (63 - self.filled) / 8;
+                self.bytes = &self.bytes[added.unsigned_abs() as usize..];
+                self.filled += 8 * added;
+            }
+            _ => self.fill_slowly(),
+        }
+    }
+
+    #[cold]
+    fn fill_slowly(&mut self) {
+        while let Some((&byte, rest)) = self
+            .bytes
+            .split_first()
+            .filter(|_| (0..=55).contains(&self.filled))
+        {
             self.buffer |= u64::from(byte) << self.filled;
             self.filled += 8;
             self.bytes = rest;
         }
     }
 
-    /// The next bits, zeros beyond the end.
-    fn peek(&mut self, count: u32) -> u32 {
-        if self.filled < count {
-            self.fill();
-        }
-        u32::try_from(self.buffer & ((1 << count) - 1)).unwrap_or(0)
+    /// The next bits, which stay.
+    #[inline]
+    fn held_without(&self, count: u32) -> usize {
+        let mask = (1 << count) - 1;
+        usize::try_from(self.buffer & mask).unwrap_or(0)
     }
 
-    fn take(&mut self, count: u32) -> Result<u32, Stop> {
-        let value = self.peek(count);
-        self.filled = self.filled.checked_sub(count).ok_or(Stop::Enough)?;
+    #[inline]
+    fn drop(&mut self, count: u32) {
         self.buffer >>= count;
+        self.filled -= count.cast_signed();
+    }
+
+    /// The next bits, of those that are held.
+    #[inline]
+    fn held(&mut self, count: u8) -> usize {
+        let value = self.held_without(u32::from(count));
+        self.drop(u32::from(count));
+        value
+    }
+
+    /// Whether all that was dropped was there.
+    #[inline]
+    fn check(&self) -> Result<(), Stop> {
+        if self.filled < 0 {
+            Err(Stop::Enough)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn take(&mut self, count: u8) -> Result<usize, Stop> {
+        self.fill();
+        let value = self.held(count);
+        self.check()?;
         Ok(value)
     }
 
-    fn small(&mut self, count: u32) -> Result<u8, Stop> {
-        u8::try_from(self.take(count)?).map_err(|_| Stop::Damaged)
+    fn byte(&mut self) -> Result<u8, Stop> {
+        let value = self.take(8)?;
+        u8::try_from(value).map_err(|_| Stop::Damaged)
     }
 
+    /// Pass over the rest of a byte.
     fn align(&mut self) {
-        let odd = self.filled % 8;
-        self.buffer >>= odd;
-        self.filled -= odd;
+        self.drop(self.filled.unsigned_abs() % 8);
     }
 
     /// The checksum behind the stream, if it is there.
@@ -350,7 +406,7 @@ impl<'a> Bits<'a> {
         self.align();
         let mut sum = 0;
         for _ in 0..4 {
-            sum = sum << 8 | self.take(8).ok()?;
+            sum = sum << 8 | u32::from(self.byte().ok()?);
         }
         Some(sum)
     }

@@ -64,10 +64,7 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         None => 1,
     });
     let facts = chunks.facts(&mut budget);
-    header.set_facts(facts, || {
-        let packet = chunks.xmp?.read()?;
-        exif::xmp_orientation(&packet)
-    });
+    header.set_facts(facts, || chunks.xmp?.xmp_orientation());
     Ok(header)
 }
 
@@ -106,17 +103,9 @@ impl<'a> Chunks<'a> {
 
     /// EXIF of its own chunk, or else of a raw profile.
     fn facts(&self, budget: &mut Budget) -> ExifFacts {
-        match (self.exif, &self.raw_profile) {
+        match (self.exif, self.raw_profile) {
             (Some(bytes), _) => exif::parse_block(&Block::new(bytes), budget),
-            (None, Some(profile)) => match profile.read().as_deref().map(png_text::profile_bytes) {
-                Some(Some(bytes)) => exif::parse_block(&Block::new(&bytes), budget),
-                // Not hexadecimal: Pillow gives up, XMP included.
-                Some(None) => ExifFacts {
-                    orientation: Some(1),
-                    ..ExifFacts::default()
-                },
-                None => ExifFacts::default(),
-            },
+            (None, Some(profile)) => profile.profile_facts(budget),
             (None, None) => ExifFacts::default(),
         }
     }

@@ -4,8 +4,12 @@
 
 use std::borrow::Cow;
 
-use crate::limits::MAX_INFLATED_BYTES;
+use crate::exif::{self, Block, ExifFacts};
+use crate::limits::{Budget, MAX_INFLATED_BYTES};
 use crate::probe::inflate::inflate;
+
+/// Of a raw profile, the part that is read first.
+const FIRST_PROFILE_BYTES: usize = 2048;
 
 /// What a text may hold that matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +37,48 @@ pub(super) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The text, or its beginning where it is compressed; `None` where it is damaged.
-    pub(super) fn read(self) -> Option<Cow<'a, [u8]>> {
+    /// At least `limit` bytes of the text, or all of it; `None` where it is damaged.
+    fn read(self, limit: usize) -> Option<Cow<'a, [u8]>> {
         if self.is_deflated {
-            inflate(self.stored, MAX_INFLATED_BYTES).map(Cow::Owned)
+            inflate(self.stored, limit).map(Cow::Owned)
         } else {
             Some(Cow::Borrowed(self.stored))
         }
+    }
+
+    /// The orientation that an XMP packet states.
+    pub(super) fn xmp_orientation(self) -> Option<u8> {
+        exif::xmp_orientation(&self.read(MAX_INFLATED_BYTES)?)
+    }
+
+    /// What a raw profile holds.
+    ///
+    /// Its beginning nearly always has the answer, so no more is inflated and spelled out until
+    /// it is asked for. How long the block is, the profile itself says.
+    pub(super) fn profile_facts(self, budget: &mut Budget) -> ExifFacts {
+        let mut facts = ExifFacts::default();
+        for limit in [FIRST_PROFILE_BYTES, MAX_INFLATED_BYTES] {
+            let Some(text) = self.read(limit) else {
+                return ExifFacts::default();
+            };
+            let text = &text[..text.len().min(limit)];
+            let is_cut = text.len() == limit;
+            let profile = Profile::read(text).filter(|profile| is_cut || !profile.is_odd);
+            let Some(profile) = profile else {
+                // Not hexadecimal: Pillow gives up, XMP included.
+                return ExifFacts {
+                    orientation: Some(1),
+                    ..ExifFacts::default()
+                };
+            };
+            let length = if is_cut { profile.length } else { 0 };
+            let block = Block::beginning(&profile.bytes, length);
+            match exif::try_parse_block(&block, budget) {
+                Ok(complete) => return complete,
+                Err(found) => facts = found,
+            }
+        }
+        facts
     }
 }
 
@@ -75,30 +114,64 @@ fn until_nul(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..at], &bytes[at + 1..]))
 }
 
-/// The bytes that a raw profile spells out behind its third line break; `None` where it is not
-/// hexadecimal.
-pub(super) fn profile_bytes(text: &[u8]) -> Option<Vec<u8>> {
-    let digits = text
-        .splitn(4, |&byte| byte == b'\n')
-        .nth(3)
-        .unwrap_or_default();
-    let is_cut = digits.len() > MAX_INFLATED_BYTES;
-    let digits = &digits[..digits.len().min(MAX_INFLATED_BYTES)];
-    let mut bytes = Vec::new();
-    let mut high = None;
-    for &digit in digits {
-        let value = match digit {
-            b'0'..=b'9' => digit - b'0',
-            b'a'..=b'f' => digit - b'a' + 10,
-            b'A'..=b'F' => digit - b'A' + 10,
-            b'\n' => continue,
-            b' ' | b'\t' | b'\r' | 0x0B | 0x0C if high.is_none() => continue,
-            _ => return None,
-        };
-        match high.take() {
-            Some(high) => bytes.push(high << 4 | value),
-            None => high = Some(value),
-        }
-    }
-    (high.is_none() || is_cut).then_some(bytes)
+/// A raw profile: an empty line, its name, its length, and lines of hexadecimal digits.
+struct Profile {
+    length: usize,
+    bytes: Vec<u8>,
+    /// Whether the digits end within a byte.
+    is_odd: bool,
 }
+
+impl Profile {
+    /// Read as much of a profile as there is; `None` where it is not hexadecimal.
+    fn read(text: &[u8]) -> Option<Self> {
+        let mut lines = text.splitn(4, |&byte| byte == b'\n').skip(2);
+        let stated = lines.next().unwrap_or_default().trim_ascii();
+        let digits = lines.next().unwrap_or_default();
+        let mut bytes = Vec::with_capacity(digits.len() / 2);
+        let mut high = None;
+        for &digit in digits {
+            let value = DIGITS[usize::from(digit)];
+            match (value, high) {
+                (0..=15, None) => high = Some(value),
+                (0..=15, Some(first)) => {
+                    bytes.push(first << 4 | value);
+                    high = None;
+                }
+                (LINE_BREAK, _) | (SPACE, None) => {}
+                _ => return None,
+            }
+        }
+        Some(Self {
+            length: str::from_utf8(stated)
+                .ok()
+                .and_then(|stated| stated.parse().ok())
+                .unwrap_or(0),
+            bytes,
+            is_odd: high.is_some(),
+        })
+    }
+}
+
+const LINE_BREAK: u8 = 16;
+const SPACE: u8 = 17;
+const NO_DIGIT: u8 = 18;
+
+/// The value of each byte as a digit.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        let digit = b"0123456789abcdef"[value as usize];
+        digits[digit as usize] = value;
+        digits[digit.to_ascii_uppercase() as usize] = value;
+        value += 1;
+    }
+    digits[b'\n' as usize] = LINE_BREAK;
+    digits[b' ' as usize] = SPACE;
+    digits[b'\t' as usize] = SPACE;
+    digits[b'\r' as usize] = SPACE;
+    digits[0x0B] = SPACE;
+    digits[0x0C] = SPACE;
+    digits
+};

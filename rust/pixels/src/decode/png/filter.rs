@@ -441,3 +441,71 @@ mod packed {
         _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{packed, scalar, undo};
+    use crate::Cancel;
+
+    /// Bytes that look random, with runs of zeros among them.
+    fn noise(length: usize, seed: u32) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state
+        };
+        (0..length)
+            .map(|index| if (index / 50) % 3 == 0 { 0 } else { next() as u8 })
+            .collect()
+    }
+
+    fn agree<const N: usize>() {
+        for pixels in (1..70).chain([255, 256]) {
+            let seed = u32::try_from(pixels).unwrap();
+            let above = noise(pixels * N, seed);
+            let stored = noise(pixels * N, seed + 1000);
+            let undone = |undo: &dyn Fn(&mut [u8], &[u8])| {
+                let mut row = stored.clone();
+                undo(&mut row, &above);
+                row
+            };
+            assert_eq!(
+                undone(&|row, _| packed::sub::<N>(row)),
+                undone(&|row, _| scalar::sub::<N>(row))
+            );
+            assert_eq!(
+                undone(&|row, above| packed::average::<N>(row, above)),
+                undone(&|row, above| scalar::average::<N>(row, above))
+            );
+            assert_eq!(
+                undone(&|row, above| packed::paeth::<N>(row, above)),
+                undone(&|row, above| scalar::paeth::<N>(row, above))
+            );
+            let mut four = noise(pixels * N * 4, seed + 2000);
+            let mut one_by_one = four.clone();
+            packed::paeth_four::<N>(&mut four, &above);
+            super::one_by_one(&mut one_by_one, &above, scalar::paeth::<N>);
+            assert_eq!(four, one_by_one, "{pixels} pixels");
+        }
+    }
+
+    #[test]
+    fn registers_agree_with_samples() {
+        agree::<3>();
+        agree::<4>();
+    }
+
+    #[test]
+    fn a_cancelled_decode_stops_at_the_next_rows() {
+        let cancel = Cancel::default();
+        cancel.cancel();
+        assert!(undo(&mut [0; 40], 3, 3, &cancel).is_err());
+    }
+
+    #[test]
+    fn an_unknown_filter_is_declined() {
+        assert!(undo(&mut [5, 1, 2, 3], 3, 3, &Cancel::default()).is_err());
+    }
+}

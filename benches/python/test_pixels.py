@@ -1,0 +1,168 @@
+"""Native decodes against the fastest decoders that Python has, and against Pillow.
+
+Images are drawn here: a photograph is smooth color with grain, a screenshot is boxes and text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image, ImageDraw
+
+from comparison import Comparison
+from safelight._safelight import decode_image
+
+Array = npt.NDArray[np.uint8]
+
+ONE_MP, TWELVE_MP, SCREEN = (1_152, 896), (4_000, 3_000), (1_920, 1_080)
+
+
+def encode(image: Image.Image, format: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+@cache
+def photo(size: tuple[int, int]) -> Image.Image:
+    source = np.random.default_rng(1)
+    bands = [
+        Image.effect_noise((size[0] // 16, size[1] // 16), 120).resize(size),
+        Image.effect_noise((size[0] // 4, size[1] // 4), 90).resize(size),
+        Image.radial_gradient("L").resize(size),
+    ]
+    grain = source.normal(0, 4, (size[1], size[0], 1)).astype(np.int16)
+    array = np.asarray(Image.merge("RGB", bands)).astype(np.int16) + grain
+    return Image.fromarray(array.clip(0, 255).astype(np.uint8))
+
+
+@cache
+def screenshot(size: tuple[int, int]) -> Image.Image:
+    source = np.random.default_rng(1)
+    image = Image.new("RGB", size, (250, 250, 252))
+    draw = ImageDraw.Draw(image)
+    for _ in range(60):
+        x, y = (int(source.integers(0, side)) for side in size)
+        width, height = int(source.integers(20, 400)), int(source.integers(10, 200))
+        fill = (int(source.integers(256)), int(source.integers(256)), int(source.integers(256)))
+        draw.rectangle((x, y, x + width, y + height), fill=fill, outline=(0, 0, 0))
+    for y in range(0, size[1], 18):
+        text = "The quick brown fox jumps over the lazy dog 0123456789 " * 4
+        draw.text((10 + y * 7 % 200, y), text, fill=(20, 20, 20))
+    return image
+
+
+def native(data: bytes) -> Array:
+    pixels = decode_image(data)
+    assert pixels is not None
+    return np.asarray(pixels)
+
+
+def pillow(data: bytes) -> Array:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def simplejpeg(data: bytes) -> Array:
+    result: Array = pytest.importorskip("simplejpeg").decode_jpeg(data, "RGB")
+    return result
+
+
+def kornia(data: bytes) -> Array:
+    # Needs to be told the size; reading it is not part of its time.
+    width, height = SCREEN if len(data) < 1 << 20 else ONE_MP
+    module = pytest.importorskip("kornia_rs")
+    result: Array = module.io.decode_image_png_u8(data, (height, width), "rgb")
+    return result
+
+
+def opencv(data: bytes) -> Array:
+    module = pytest.importorskip("cv2")
+    result: Array = module.imdecode(np.frombuffer(data, np.uint8), module.IMREAD_COLOR_RGB)
+    return result
+
+
+def imagecodecs(data: bytes) -> Array:
+    result: Array = pytest.importorskip("imagecodecs").webp_decode(data)
+    return result[..., :3]
+
+
+Case = tuple[str, Callable[[], bytes], Callable[[bytes], Array], float]
+
+
+def jpeg(size: tuple[int, int], **options: Any) -> Callable[[], bytes]:
+    return lambda: encode(photo(size), "JPEG", quality=85, **options)
+
+
+CASES: list[Case] = [
+    ("jpeg 4:2:0, 1 MP, simplejpeg", jpeg(ONE_MP), simplejpeg, 0.97),
+    ("jpeg 4:2:0, 1 MP, Pillow", jpeg(ONE_MP), pillow, 1.4),
+    ("jpeg 4:2:0, 12 MP, simplejpeg", jpeg(TWELVE_MP), simplejpeg, 0.97),
+    ("jpeg 4:2:0, 12 MP, Pillow", jpeg(TWELVE_MP), pillow, 2.2),
+    (
+        "jpeg progressive 4:4:4, 2 MP, simplejpeg",
+        jpeg(SCREEN, progressive=True, subsampling="4:4:4"),
+        simplejpeg,
+        0.97,
+    ),
+    ("png screenshot, kornia-rs", lambda: encode(screenshot(SCREEN), "PNG"), kornia, 1.35),
+    ("png screenshot, Pillow", lambda: encode(screenshot(SCREEN), "PNG"), pillow, 4.0),
+    ("png photo, kornia-rs", lambda: encode(photo(ONE_MP), "PNG"), kornia, 1.1),
+    ("png photo, Pillow", lambda: encode(photo(ONE_MP), "PNG"), pillow, 2.0),
+    ("webp lossy, OpenCV", lambda: encode(photo(ONE_MP), "WEBP"), opencv, 0.97),
+    ("webp lossy, imagecodecs", lambda: encode(photo(ONE_MP), "WEBP"), imagecodecs, 0.97),
+    (
+        "webp lossless, OpenCV",
+        lambda: encode(screenshot(ONE_MP), "WEBP", lossless=True),
+        opencv,
+        0.97,
+    ),
+    (
+        "webp lossless, imagecodecs",
+        lambda: encode(screenshot(ONE_MP), "WEBP", lossless=True),
+        imagecodecs,
+        0.97,
+    ),
+    ("gif photo, Pillow", lambda: encode(photo(ONE_MP).convert("P"), "GIF"), pillow, 1.0),
+    ("bmp, Pillow", lambda: encode(photo(ONE_MP), "BMP"), pillow, 1.0),
+    ("ppm, Pillow", lambda: encode(photo(ONE_MP), "PPM"), pillow, 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "baseline", "target"), CASES, ids=[c[0] for c in CASES])
+def test_decode(
+    compare: Comparison,
+    name: str,
+    make: Callable[[], bytes],
+    baseline: Callable[[bytes], Array],
+    target: float,
+) -> None:
+    data = make()
+    if decode_image(data) is None:
+        pytest.skip("built without the feature that decodes this format")
+    compare(
+        f"pixels, {name}",
+        ours=native,
+        baseline=baseline,
+        args=(data,),
+        target=target,
+        equal=np.array_equal,
+    )
+
+
+def test_two_threads(compare: Comparison) -> None:
+    data = encode(photo(ONE_MP), "PNG")
+    with ThreadPoolExecutor(2) as pool:
+        compare(
+            "pixels, png photo x 8, two threads",
+            ours=lambda: [pixels.nbytes for pixels in pool.map(decode_image, [data] * 8) if pixels],
+            baseline=lambda: [native(data).nbytes for _ in range(8)],
+            target=1.9,
+        )

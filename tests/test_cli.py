@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_model import data_url, image_part, png
 
 from safelight import DecodeSpec, ImageMediaIO, MultiModalHasher, derive_media_key
 from safelight.cli import main
+from tiny_model import data_url, image_part, png
 
 pytest.importorskip("transformers", reason="needs the hf extra")
 pytestmark = pytest.mark.timeout(180)  # importing transformers and torch takes its time
@@ -550,11 +550,11 @@ def test_a_reader_that_has_seen_enough(write: Callable[[str, Any], str]) -> None
         assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_that_cannot_be_written(write: Callable[[str, Any], str]) -> None:
     image = Path(write("a.png", ""))
     image.write_bytes(png(picture(1)))
-    with open("/dev/full", "w") as full:  # noqa: PTH123
+    with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*SAFELIGHT, "probe", str(image)],
             stdout=full,

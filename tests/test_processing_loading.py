@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_model import TinyHfProcessor
 
 from safelight import MULTIMODAL_REGISTRY, RequestError, SafelightError
 from safelight.processing import hf
 from safelight.processing.loading import default_hf_processor, load_hf_processor
 from safelight.processing.qwen_vl import Qwen2VLMultiModalProcessor, Qwen3VLMultiModalProcessor
+from tiny_model import TinyHfProcessor
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 pytestmark = pytest.mark.timeout(180)

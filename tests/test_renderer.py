@@ -13,15 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_model import (
-    IMAGE_TOKEN,
-    TinyProcessor,
-    data_url,
-    image_part,
-    make_processor,
-    png,
-    same,
-)
 
 from safelight import (
     BlockedURLError,
@@ -42,6 +33,15 @@ from safelight import (
 )
 from safelight.http_errors import error_body, http_status
 from safelight.renderer import RenderedChat
+from tiny_model import (
+    IMAGE_TOKEN,
+    TinyProcessor,
+    data_url,
+    image_part,
+    make_processor,
+    png,
+    same,
+)
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_model import Picture, data_url, image_part, make_processor, png
 
 from safelight import (
     MultiModalFieldConfig,
@@ -24,6 +23,7 @@ from safelight.chat import MediaPart
 from safelight.processing import TimingContext
 from safelight.renderer import RenderedChat
 from safelight.report import TABLE_HEADER, describe, named_tensors, table_rows
+from tiny_model import Picture, data_url, image_part, make_processor, png
 
 pytestmark = pytest.mark.timeout(60)
 

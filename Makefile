@@ -25,7 +25,7 @@ run: $(STAMPS)/wheel ## render a conversation over several images, twice; needs 
 
 test: $(STAMPS)/wheel $(STAMPS)/test ## cargo test and pytest
 	cargo test --workspace --exclude safelight-py $(NATIVE)
-	cargo test --workspace --exclude safelight-py --no-default-features
+	cargo test -p safelight-pixels --no-default-features
 	$(BIN)/python -m pytest
 
 dev: $(STAMPS)/run $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/bench ## everything for development, and a debug build

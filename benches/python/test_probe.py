@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import imagesize  # type: ignore[import-untyped]  # it has no types
+import imagesize
 import pytest
 from PIL import Image
 

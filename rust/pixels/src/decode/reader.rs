@@ -53,8 +53,4 @@ impl<'a> Reader<'a> {
     pub(crate) fn u32_le(&mut self) -> Result<u32, Declined> {
         self.array().map(u32::from_le_bytes)
     }
-
-    pub(crate) fn position(&self) -> usize {
-        self.position
-    }
 }

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         submit_media_decodes,
     )
     from safelight.hashing import MultiModalHasher
+    from safelight.http_errors import error_body, http_status
     from safelight.inputs import (
         MultiModalFieldConfig,
         MultiModalInputs,
@@ -81,6 +82,7 @@ _LAZY = {
         "executor": "MediaDecodeJob collect_media_decodes collect_media_decodes_async media_pool "
         "submit_media_decodes",
         "hashing": "MultiModalHasher",
+        "http_errors": "error_body http_status",
         "inputs": "MultiModalFieldConfig MultiModalInputs MultiModalKwargsItem "
         "MultiModalKwargsItems PlaceholderRange ProcessorInputs",
         "media": "ImageMediaIO MediaIO",
@@ -145,6 +147,8 @@ __all__ = [
     "collect_media_decodes_async",
     "derive_media_key",
     "derive_media_keys",
+    "error_body",
+    "http_status",
     "media_pool",
     "probe",
     "probe_files",

@@ -15,12 +15,14 @@ import pytest
 from PIL import Image
 
 from safelight import (
+    MEDIA_CONNECTOR_REGISTRY,
     BlockedURLError,
     DecodeError,
     FetchError,
     HeaderError,
     ImageMediaIO,
     LimitError,
+    MediaConnector,
     MediaError,
     MediaRef,
     MultiModalApplyState,
@@ -821,3 +823,18 @@ def test_torch_keeps_to_the_workers_threads(
     finally:
         torch.set_num_threads(before)
     assert seen == [threads]
+
+
+def test_a_plugged_in_connector_serves_the_requests(model: Model) -> None:
+    brought: list[str] = []
+
+    @MEDIA_CONNECTOR_REGISTRY.register("test plug-in")
+    class Connector(MediaConnector):
+        async def fetch_image_async(self, url: str, media_io: Any = None) -> MediaRef[Any]:
+            brought.append(url)
+            return await self.load_from_url_async(data_url(picture(1)), media_io)
+
+    with Renderer(model.processor, media_connector="test plug-in") as renderer:
+        rendered = renderer.render_chat([{"role": "user", "content": [image_part("any:name")]}])
+    assert brought == ["any:name"]
+    assert rendered.refs[0] is not None

@@ -20,7 +20,7 @@ from typing import Any, Self
 from safelight.budget import DecodedBudget, DownloadBudget
 from safelight.cache.processor import MultiModalProcessorOnlyCache
 from safelight.chat import ChatRequest, MediaPart, parse_chat
-from safelight.connector import MediaConnector
+from safelight.connector import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import FetchError, MediaError, RequestError
 from safelight.inputs import MultiModalInputs, ProcessorInputs
 from safelight.processing import BaseMultiModalProcessor, TimingContext
@@ -64,7 +64,8 @@ class Renderer:
     Args:
         processor: The model's processor.
         cache: Processor cache shared by all requests; None processes everything.
-        connector_options: Arguments of the `MediaConnector` made for each request.
+        media_connector: Name in `MEDIA_CONNECTOR_REGISTRY` of the connector made for each request.
+        connector_options: Its arguments.
         enable_prefix_caching: Whether the engine compares items by their hashes even without a
             processor cache. Without both, identities are made per request.
         max_decoded_bytes: What the media of one request may decode to.
@@ -76,6 +77,7 @@ class Renderer:
         processor: BaseMultiModalProcessor,
         *,
         cache: MultiModalProcessorOnlyCache | None = None,
+        media_connector: str = "http",
         connector_options: Mapping[str, Any] | None = None,
         enable_prefix_caching: bool = True,
         max_decoded_bytes: int = _DEFAULT_MAX_DECODED_BYTES,
@@ -83,6 +85,7 @@ class Renderer:
     ) -> None:
         self.processor = processor
         self.cache = cache
+        self.media_connector = media_connector
         self.connector_options = dict(connector_options or {})
         self.enable_prefix_caching = enable_prefix_caching
         self.max_decoded_bytes = max_decoded_bytes
@@ -182,14 +185,19 @@ class Renderer:
         }
         if not media:
             return []
-        connector = MediaConnector(
-            **self.connector_options, download_budget=DownloadBudget(self.max_download_bytes)
+        connector = MEDIA_CONNECTOR_REGISTRY.load(
+            self.media_connector,
+            **self.connector_options,
+            download_budget=DownloadBudget(self.max_download_bytes),
         )
 
         async def fetch(part: MediaPart) -> MediaRef[Any] | None:
             if part.url is None:
                 return None
-            return await connector.fetch_image_async(part.url, media_ios[part.modality])
+            ref: MediaRef[Any] = await connector.fetch_image_async(
+                part.url, media_ios[part.modality]
+            )
+            return ref
 
         results = await asyncio.gather(*map(fetch, media), return_exceptions=True)
         refs: list[MediaRef[Any] | None] = []

@@ -113,7 +113,7 @@ def test_environment_proxies_and_netrc_are_not_heeded(load, monkeypatch, tmp_pat
     netrc.write_text("machine 127.0.0.1 login secret password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://192.0.2.1:9")
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
     with Server(lambda exchange: exchange.answer(b"x")) as server:
         assert load(connector(), server.url).data == b"x"
         assert "authorization" not in server.exchanges[0].headers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -364,6 +365,46 @@ assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
 """
         subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=50)
         assert server.connections == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_keep_the_parent_s_connections_open():
+    with Server(lambda exchange: exchange.answer(b"x")) as server:
+        code = f"""
+import asyncio, os, signal
+from safelight import MediaConnector
+from safelight.media import MediaIO
+class Bytes(MediaIO):
+    def load_bytes(self, data): return data
+connector = MediaConnector(allow_private_addresses=True)
+async def main():
+    connector.load_from_url({server.url!r}, Bytes())
+    await connector.load_from_url_async({server.url!r}, Bytes())
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        os.close(1)
+        os.close(2)
+        signal.pause()
+    return child
+print(asyncio.run(main()), flush=True)
+"""
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=50,
+        )
+        child = int(done.stdout)
+        try:
+            deadline = time.monotonic() + 10
+            while server._open and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not server._open
+        finally:
+            os.kill(child, signal.SIGKILL)
+        assert len(server.exchanges) == 2
 
 
 def test_a_process_exits_quietly_with_connections_open():

@@ -22,7 +22,7 @@ from safelight.connector.deadline import Deadline
 from safelight.connector.download import Download
 from safelight.connector.network import AsyncGuard, Network, SyncGuard
 from safelight.connector.off_loop import off_loop
-from safelight.connector.streams import AsyncStream, SyncStream
+from safelight.connector.streams import AsyncStream, SyncStream, leave_to_parent
 from safelight.connector.turns import Pace, Turns
 from safelight.errors import FetchError
 
@@ -266,6 +266,8 @@ class _Shared:
 
 
 _shared = _Shared()
+# What a child of a fork has of its parent: never used, never finalized.
+_of_parent: list[_Shared] = []
 
 
 def get_sync_fetcher(network: Network, allow_private: bool) -> SyncFetcher:
@@ -303,11 +305,18 @@ async def _lifetime(loop: asyncio.AbstractEventLoop, fetcher: AsyncFetcher) -> A
         await fetcher.close()
 
 
-def _forget_after_fork() -> None:
-    # The sockets are the parent's: two processes must not read from one.
-    _shared.__init__()  # type: ignore[misc]
+def _begin_anew_after_fork() -> None:
+    # Two processes must not read from one connection.
+    global _shared  # noqa: PLW0603 - its lock may be held by a thread that is not here
+    _of_parent.append(_shared)
+    _shared = _Shared()
+    leave_to_parent()
 
 
-atexit.register(_shared.close)
+@atexit.register
+def _close_at_exit() -> None:
+    _shared.close()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    os.register_at_fork(after_in_child=_begin_anew_after_fork)

@@ -7,18 +7,20 @@ for nobody. Must never open a connection.
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 import ssl
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 import httpcore2
 
 from safelight.connector.deadline import Deadline
 from safelight.errors import FetchError, FetchRefusedError
 
-__all__ = ["AsyncStream", "HeadLimit", "SyncStream"]
+__all__ = ["AsyncStream", "HeadLimit", "SyncStream", "leave_to_parent"]
 
 # Heads are small: read in small parts, and not without end.
 _HEAD_READ = 4 << 10
@@ -68,6 +70,12 @@ class AsyncStream(httpcore2.AsyncNetworkStream):
         self.head = HeadLimit()
         self._reader = reader
         self._writer = writer
+        _streams.add(self)
+
+    def fileno(self) -> int:
+        """The descriptor, or -1 once the connection has ended."""
+        connected: socket.socket | None = self._writer.get_extra_info("socket")
+        return -1 if connected is None else connected.fileno()
 
     async def read(self, max_bytes: int, timeout: Any = None) -> bytes:
         """Return what has arrived, at most `max_bytes`; empty at the end."""
@@ -132,6 +140,11 @@ class SyncStream(httpcore2.NetworkStream):
     def __init__(self, connected: socket.socket) -> None:
         self.head = HeadLimit()
         self._socket = connected
+        _streams.add(self)
+
+    def fileno(self) -> int:
+        """The descriptor, or -1 once the connection has ended."""
+        return self._socket.fileno()
 
     def read(self, max_bytes: int, timeout: Any = None) -> bytes:
         """Return what has arrived, at most `max_bytes`; empty at the end."""
@@ -193,3 +206,20 @@ class SyncStream(httpcore2.NetworkStream):
             poll.register(self._socket.fileno(), select.POLLIN)
             return bool(poll.poll(0))
         return None
+
+
+_streams: WeakSet[AsyncStream | SyncStream] = WeakSet()
+
+
+def leave_to_parent() -> None:
+    """Let go of every open connection in the child of a fork, without a word to the peer.
+
+    As long as a child holds a connection too, it does not end when the parent ends it. The
+    descriptors stay valid, so that whoever still has one closes nothing of somebody else's.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in list(_streams):
+        descriptor = stream.fileno()
+        if descriptor >= 0:
+            os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)

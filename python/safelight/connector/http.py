@@ -181,6 +181,11 @@ class AsyncFetcher:
         self._turns = Turns(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_HOST)
         self._pace = Pace(_STARTS_A_STEP)
 
+    @property
+    def active(self) -> int:
+        """Attempts that are under way."""
+        return self._turns.active
+
     async def begin(self) -> None:
         """Wait until the loop has room for the work with which a fetch begins."""
         await self._pace.keep()
@@ -201,6 +206,8 @@ class AsyncFetcher:
                         return await self._attempt(download, deadline, owner)
                     except (FetchError, *_CLIENT_ERRORS) as error:
                         delay_s = download.retry(_fetch_error(error))
+                    if delay_s >= deadline.remaining_s():
+                        raise _too_late(deadline)
                     await asyncio.sleep(delay_s)
         except TimeoutError:
             download.abandon()

@@ -383,6 +383,7 @@ def test_the_registry_knows_the_connector_and_says_what_it_knows():
     [
         {"allowed_local_media_path": "/no/such/folder"},
         {"allowed_media_domains": ["a/b"]},
+        {"allowed_media_domains": "a.example"},
         {"timeout_s": 0},
         {"max_bytes": -1},
         {"retries": -1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from ipaddress import IPv4Address, IPv6Address
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -217,6 +218,26 @@ def test_reads_a_url_once(url, scheme, host, port, target, host_header):
     if host_header is not None:
         assert parsed.host_header == host_header
     assert "#" not in parsed.text
+
+
+@given(
+    st.text(
+        st.sampled_from("aB1.:/?#@\\\\%[]-_~ \t\n;=&+") | st.sampled_from("é。１\u200b\udc80"),
+        max_size=24,
+    )
+)
+def test_any_text_is_refused_or_read_as_the_standard_library_reads_it(text):
+    for scheme in ("http", "HTTPS"):
+        url = f"{scheme}://{text}"
+        try:
+            parsed = parse_http_url(url)
+        except BlockedURLError:
+            continue
+        other = urlsplit(url)
+        if url.isascii() and ":" not in parsed.host:
+            assert parsed.host == (other.hostname or "").removesuffix(".")
+        assert parsed.port == (other.port or (80 if scheme == "http" else 443))
+        assert parse_http_url(parsed.text) == parsed
 
 
 @pytest.mark.parametrize(

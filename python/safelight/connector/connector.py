@@ -54,6 +54,13 @@ class MediaConnector:
 
     Cheap: one is made per request. Connections are shared by all connectors of an event loop.
 
+    >>> pixel = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+    >>> ref = MediaConnector().fetch_image(f"data:image/gif;base64,{pixel}")
+    >>> ref
+    <MediaRef undecoded, 42 bytes>
+    >>> ref.decode().size
+    (1, 1)
+
     Args:
         allowed_media_domains: Hosts that http(s) URLs may name, on every hop; none means any.
         allowed_local_media_path: The folder whose files ``file:`` URLs may read; ``""`` means
@@ -109,6 +116,8 @@ class MediaConnector:
             raise RequestError("retries and retry_backoff_s must not be negative")
         if timeout_s is not None and timeout_s <= 0:
             raise RequestError("timeout_s must be positive")
+        if isinstance(allowed_media_domains, str):
+            raise RequestError("allowed_media_domains must be a list of hosts, not one text")
         self._allowed_media_domains = tuple(allowed_media_domains or ())
         if self._allowed_media_domains:
             # A malformed list fails here; without the client there is nothing to allow.

@@ -242,6 +242,24 @@ def test_an_address_that_does_not_answer_is_followed_by_the_next(load):
     assert network.dialed == ["10.0.0.9", "127.0.0.1"]
 
 
+def test_an_address_that_swallows_packets_does_not_take_the_others_time(load):
+    class Swallows(Resolver):
+        def connect(self, address, port, timeout_s):
+            if address != "127.0.0.1":
+                assert timeout_s <= 1
+                raise TimeoutError
+            return super().connect(address, port, timeout_s)
+
+        async def connect_async(self, address, port):
+            if address != "127.0.0.1":
+                await asyncio.sleep(1000)
+            return await super().connect_async(address, port)
+
+    with Server(lambda exchange: exchange.answer(b"x")) as server:
+        network = Swallows({"a.example": ["10.0.0.9", "127.0.0.1"]})
+        assert load(connector(network=network), f"http://a.example:{server.port}/").data == b"x"
+
+
 def test_a_name_that_does_not_exist_is_a_transient_failure(load):
     network = Resolver()
     with pytest.raises(FetchError, match="resolved, after 3 attempts") as caught:

@@ -27,6 +27,8 @@ __all__ = ["AsyncGuard", "Network", "SYSTEM_NETWORK", "SyncGuard"]
 
 # An answer of more addresses than this helps nobody; the first ones are tried.
 _MAX_ADDRESSES = 8
+# For an address behind which there are others: a host that is reached at all is reached sooner.
+_PATIENCE_S = 1.0
 # Of the stream reader: it lets twice this arrive before it stops reading.
 _STREAM_LIMIT = 128 << 10
 
@@ -137,9 +139,9 @@ class AsyncGuard(httpcore2.AsyncNetworkBackend):
         """Resolve, judge, dial."""
         deadline: Deadline = timeout
         addresses = _judged(await self._resolve(host, port), self._allow_private)
-        for left, address in _counted_down(addresses):
+        for share_s, address in _shares(addresses, deadline):
             try:
-                async with asyncio.timeout(deadline.remaining_s() / left):
+                async with asyncio.timeout(share_s):
                     return AsyncStream(*await self._network.connect_async(address, port))
             except (OSError, TimeoutError):
                 continue
@@ -158,9 +160,12 @@ class AsyncGuard(httpcore2.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
-def _counted_down(addresses: list[str]) -> Iterator[tuple[int, str]]:
-    """Each address with how many are left, so that each gets its share of the time."""
-    return zip(range(len(addresses), 0, -1), addresses, strict=True)
+def _shares(addresses: list[str], deadline: Deadline) -> Iterator[tuple[float, str]]:
+    """Each address with the seconds that it gets: the last one all that are left."""
+    *others, last = addresses
+    for address in others:
+        yield min(deadline.remaining_s(), _PATIENCE_S), address
+    yield deadline.remaining_s(), last
 
 
 class SyncGuard(httpcore2.NetworkBackend):
@@ -181,8 +186,7 @@ class SyncGuard(httpcore2.NetworkBackend):
         """Resolve, judge, dial."""
         deadline: Deadline = timeout
         addresses = _judged(self._resolve(host, port, deadline), self._allow_private)
-        for left, address in _counted_down(addresses):
-            share_s = deadline.remaining_s() / left
+        for share_s, address in _shares(addresses, deadline):
             if share_s <= 0:
                 break
             try:

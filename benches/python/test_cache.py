@@ -12,8 +12,8 @@ import async_lru
 import cachebox
 import cachetools
 import pytest
-from comparison import Comparison
 
+from comparison import Comparison
 from safelight.cache import MediaCache
 from safelight.key import derive_media_keys
 from safelight.spec import DecodeSpec

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from comparison import Comparison
 
+from comparison import Comparison
 from safelight.executor import MediaPool
 
 COUNT = 64

@@ -296,15 +296,18 @@ impl<T: Send + Sync + 'static> Flight<T> {
 
 impl<T> Flight<T> {
     fn end(&self, ending: Ending<T>) {
-        let wakers = {
+        let (wakers, blocked) = {
             let mut state = lock(&self.state);
             // Only the one claimant of the work comes here, and once.
             let _ = self.ending.set(ending);
             self.signals.0.ended.store(true, Ordering::Release);
             state.phase = Phase::Ended;
-            std::mem::take(&mut state.wakers)
+            (std::mem::take(&mut state.wakers), state.blocked)
         };
-        self.ended.notify_all();
+        // Notifying costs a system call, whether or not anybody hears it.
+        if blocked > 0 {
+            self.ended.notify_all();
+        }
         for waker in wakers.slots.into_iter().flatten() {
             // One waker that panics must not cost the others their call.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));

@@ -200,20 +200,20 @@ impl Pool {
                 Err(SubmitError::Full) => {}
                 result => return result,
             }
-            let state = self.shared.open()?;
+            let mut state = self.shared.open()?;
             if state.queued() < self.shared.options.queue {
                 continue;
             }
-            match deadline {
-                None => drop(wait(&self.shared.room, state)),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(SubmitError::Full);
-                    }
-                    drop(wait_timeout(&self.shared.room, state, left));
-                }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(SubmitError::Full);
             }
+            state.blocked += 1;
+            state = match left {
+                None => wait(&self.shared.room, state),
+                Some(left) => wait_timeout(&self.shared.room, state, left),
+            };
+            state.blocked -= 1;
         }
     }
 

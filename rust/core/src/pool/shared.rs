@@ -26,6 +26,8 @@ pub(super) struct State {
     pub(super) threads: usize,
     pub(super) started: u64,
     pub(super) idle: usize,
+    /// Threads that wait for room: notifying costs a system call even if nobody hears it.
+    pub(super) blocked: usize,
     pub(super) taken: u64,
     /// Sweeping again pays only once the queue has grown to this.
     pub(super) swept: usize,
@@ -195,11 +197,7 @@ impl Shared {
         if self.dead.load(Ordering::Acquire) {
             return None;
         }
-        let job = lock(&self.state).pop();
-        if job.is_some() {
-            self.room.notify_one();
-        }
-        job
+        self.pop(lock(&self.state)).ok()
     }
 
     fn next(&self) -> Option<Job> {
@@ -208,11 +206,10 @@ impl Shared {
         }
         let mut state = lock(&self.state);
         loop {
-            if let Some(job) = state.pop() {
-                drop(state);
-                self.room.notify_one();
-                return Some(job);
-            }
+            state = match self.pop(state) {
+                Ok(job) => return Some(job),
+                Err(state) => state,
+            };
             if state.closing {
                 return None;
             }
@@ -220,5 +217,18 @@ impl Shared {
             state = wait(&self.work, state);
             state.idle -= 1;
         }
+    }
+
+    /// Take a job and release the lock, or hand it back.
+    fn pop<'a>(&self, mut state: MutexGuard<'a, State>) -> Result<Job, MutexGuard<'a, State>> {
+        let Some(job) = state.pop() else {
+            return Err(state);
+        };
+        let blocked = state.blocked;
+        drop(state);
+        if blocked > 0 {
+            self.room.notify_one();
+        }
+        Ok(job)
     }
 }

@@ -142,6 +142,8 @@ def main() -> None:
     print(text)
     reached = sum(row.is_reached for row in rows)
     print(f"{reached} of {len(rows)} targets reached; plot and data are in benches/out")
+    for counts in sorted(OUT.glob("*_instructions.md")):
+        print(f"\n{counts.read_text()}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ an id over 1024 bytes         any length                  no id: nobody's identi
 EXIF over 257 JPEG segments   joined                      the first 257 are joined (16 MiB)
 first GIF frame over 8 MiB    walked to its end           ``is_animated`` is None
 wrong checksums in PNG        refused                     not computed: a header has no pixels
+AVIF orientation in XMP alone read                        not looked for: HEIF turns by its boxes
 PAM, colored PFM              refused                     sized: both are in use
 ============================  ==========================  ======================================
 """
@@ -98,6 +99,14 @@ def test_checksums_are_left_to_the_decoder() -> None:
     with pytest.raises(UnidentifiedImageError):
         pillow(data)
     assert probe(data).format == "PNG"
+
+
+def test_avif_is_turned_by_its_boxes_alone() -> None:
+    buffer = io.BytesIO()
+    packet = b'<x tiff:Orientation="6"/>'
+    Image.new("RGB", (8, 4)).save(buffer, "AVIF", xmp=packet)
+    assert pillow(buffer.getvalue()).getexif()[0x112] == 6
+    assert probe(buffer.getvalue()).orientation == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,23 @@ use safelight_core::probe::{self as headers, Format, ImageHeader, NeedMoreBytes,
 use crate::error::{BindingError, BindingResult};
 use crate::payload::Payload;
 
-/// What a header says of an image.
+/// What a header says of an image: frozen, picklable, hashable, equal by its fields.
+///
+/// Attributes:
+///     format: By the bytes alone, as Pillow names it: ``"JPEG"``, ``"PNG"``, ``"WEBP"``, …
+///     mime_type: The media type of the format; ``"image/jpeg"`` for MPO too.
+///     width: Stored width in pixels, before any orientation: Pillow's ``size[0]``.
+///     height: Stored height in pixels.
+///     mode: Mode of the first frame, as Pillow names it; None where only a decoder can tell.
+///     bits: Bits per sample as stored, or None.
+///     has_alpha: Whether there is an alpha channel or a transparent color, or None.
+///     is_animated: Whether there is more than one frame or page, or None.
+///     frame_count: Frames or pages; None where the header does not say, as in GIF.
+///     orientation: 1 to 8, as EXIF counts; 1 where none is stated.
+///     upright_size: Width and height once the orientation is applied. A TIFF's is in `width`
+///         and `height` already, and is not applied again.
+///     image_id: EXIF ImageID, or None.
+///     image_unique_id: EXIF ImageUniqueID, or None. It is not unique in the wild.
 #[pyclass(name = "ImageHeader", module = "safelight", frozen, eq, hash)]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct PyImageHeader(ImageHeader);
@@ -177,7 +193,13 @@ const FIELDS: [&str; 12] = [
     "image_unique_id",
 ];
 
-/// More of the payload is needed to answer.
+/// More of the payload is needed to answer: frozen, picklable, hashable, equal by its fields.
+///
+/// Attributes:
+///     at_least: No prefix of fewer bytes can be answered; None where that is not known.
+///     format: The format, once it is known.
+///     size: Width and height as declared so far, or None. Enough to refuse an oversize image
+///         before its header is complete.
 #[pyclass(name = "NeedMoreBytes", module = "safelight", frozen, eq, hash)]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct PyNeedMoreBytes(NeedMoreBytes);
@@ -245,14 +267,26 @@ fn unknown(name: &str) -> PyErr {
     PyValueError::new_err(format!("{name} is not one that a header can have"))
 }
 
-/// The header of the image in `data`.
+/// Return the header of the image in `data`, a whole payload, without decoding it.
+///
+/// Takes about a microsecond, and less than a millisecond whatever the bytes are.
+///
+/// Raises:
+///     HeaderError: No header that can be read: not an image, cut short, or damaged.
+///     UnsupportedMediaError: A format that is recognized but not served; the message names it.
 #[pyfunction]
 #[pyo3(signature = (data))]
 pub(crate) fn probe(data: Payload) -> BindingResult<PyImageHeader> {
     Ok(PyImageHeader(headers::probe(&data)?))
 }
 
-/// The header of the image that begins with `data`, or how much more is needed.
+/// Return the header of the image that begins with `data`, or `NeedMoreBytes`.
+///
+/// A header is that of the whole payload: no longer prefix gives another.
+///
+/// Raises:
+///     HeaderError: As `probe`, as soon as no further bytes can help.
+///     UnsupportedMediaError: As `probe`.
 #[pyfunction]
 #[pyo3(signature = (data))]
 pub(crate) fn probe_prefix(py: Python<'_>, data: Payload) -> PyResult<Py<PyAny>> {
@@ -262,8 +296,10 @@ pub(crate) fn probe_prefix(py: Python<'_>, data: Payload) -> PyResult<Py<PyAny>>
     }
 }
 
-/// The headers of the files at `paths`, in order; an exception in the place of a header that
-/// cannot be had.
+/// Return the headers of the files at `paths`, in order, of each reading no more than it takes.
+///
+/// In the place of a header that cannot be had stands the exception: what `probe` raises, or an
+/// OSError. Only regular files are opened. The interpreter is released meanwhile.
 #[pyfunction]
 #[pyo3(signature = (paths))]
 pub(crate) fn probe_files(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<Py<PyAny>>> {
@@ -291,6 +327,9 @@ fn os_error(py: Python<'_>, error: std::io::Error) -> PyResult<PyErr> {
     let Some(code) = error.raw_os_error() else {
         return Ok(error.into());
     };
-    let text: String = py.import("os")?.call_method1("strerror", (code,))?.extract()?;
+    let text: String = py
+        .import("os")?
+        .call_method1("strerror", (code,))?
+        .extract()?;
     Ok(PyOSError::new_err((code, text)))
 }

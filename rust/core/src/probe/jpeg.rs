@@ -244,6 +244,7 @@ fn frame(body: &[u8]) -> Result<Frame, Error> {
 fn picture_count(index: &[u8], budget: &mut Budget) -> Option<u32> {
     const NUMBER_OF_IMAGES: u16 = 0xB001;
     const ENTRIES: u16 = 0xB002;
+    const UNDEFINED: u16 = 7;
     const ENTRY_BYTES: usize = 16;
     const FORMAT_BITS: u32 = 7 << 24;
 
@@ -252,8 +253,12 @@ fn picture_count(index: &[u8], budget: &mut Budget) -> Option<u32> {
     let mut count = None;
     let mut entries = None;
     let end = directory.visit(first, budget, |entry| match entry.tag {
-        NUMBER_OF_IMAGES if count.is_none() => count = directory.unsigned(entry),
-        ENTRIES if entries.is_none() => entries = index.get(entry.at..),
+        NUMBER_OF_IMAGES if entry.count == 1 => count = directory.unsigned(entry),
+        ENTRIES if entry.kind == UNDEFINED => {
+            entries = index
+                .get(entry.at..)
+                .and_then(|rest| rest.get(..entry.bytes));
+        }
         _ => {}
     });
     if end == End::Exhausted {

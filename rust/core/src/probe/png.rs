@@ -45,7 +45,9 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         }
         let body = payload.get(at, length)?;
         chunks.take(name, body)?;
-        if let Some(glimpse) = glimpse.as_mut() {
+        if name == *b"IHDR"
+            && let Some(glimpse) = glimpse.as_mut()
+        {
             glimpse.size = Some(chunks.size);
         }
         at = at.saturating_add(length).saturating_add(CRC_BYTES);

@@ -172,7 +172,8 @@ impl Tags {
             HEIGHT => first(&mut self.height),
             BITS_PER_SAMPLE => samples(&mut self.bits),
             COMPRESSION => first(&mut self.compression),
-            PHOTOMETRIC => first(&mut self.photometric),
+            // With several values it counts for none, to Pillow.
+            PHOTOMETRIC if entry.count == 1 => first(&mut self.photometric),
             FILL_ORDER => first(&mut self.fill_order),
             STRIP_OFFSETS | TILE_OFFSETS => self.has_data = true,
             SAMPLES_PER_PIXEL => first(&mut self.samples_per_pixel),

@@ -51,12 +51,12 @@ const FORMAT: &CStr = c"C";
 ///
 /// # Safety
 /// `owner` keeps the bytes where they are for as long as it lives.
-pub(crate) unsafe fn export<'py>(
-    py: Python<'py>,
+pub(crate) unsafe fn export(
+    py: Python<'_>,
     owner: Py<PyAny>,
     start: *const u8,
     len: usize,
-) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+) -> PyResult<(Bound<'_, PyAny>, Bound<'_, PyAny>)> {
     let schema = Schema {
         format: FORMAT.as_ptr(),
         name: ptr::null(),

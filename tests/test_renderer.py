@@ -191,6 +191,13 @@ def test_a_chat_becomes_inputs_media_refs_and_timings(model: Model, renderer: Re
     assert model.forks_are_released()
 
 
+def test_a_repr_shows_no_payload_and_is_short(renderer: Renderer) -> None:
+    payload = picture(1, (400, 400))
+    rendered = renderer.render_chat(chat(payload, payload))
+    assert len(repr(rendered)) < 1000
+    assert data_url(payload)[40:60] not in repr(rendered)
+
+
 def test_text_alone(renderer: Renderer) -> None:
     rendered = renderer.render_chat([{"role": "user", "content": "hi"}])
     assert rendered.inputs["prompt_token_ids"] == [104, 105]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from safelight.cache.processor import ProcessorCacheEntry
 from safelight.errors import MediaError, RequestError, SafelightError
@@ -51,8 +50,7 @@ _STEPS = frozenset(
 _OPERATORS_KWARGS = frozenset(("device", "return_tensors"))
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(NamedTuple):
     """An item's place in the request, and its identity where that is known."""
 
     modality: str
@@ -131,8 +129,7 @@ class BaseMultiModalProcessor(ABC):
     def _validate_kwargs(self, modality: str, kwargs: Mapping[str, Any]) -> None:
         """Refuse processor options that are not a request's to set. Raises `RequestError`.
 
-        Any client may set options, so that none may choose the server's devices or make more of
-        an item than its bytes justify.
+        None may choose the server's devices, or make more of an item than its bytes justify.
         """
         del modality
         for name in _OPERATORS_KWARGS & kwargs.keys():

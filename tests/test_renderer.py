@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 import time
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +33,7 @@ from safelight import (
     ProcessingInfo,
     Renderer,
     RequestError,
+    UnsupportedMediaError,
     media_pool,
 )
 from safelight.http_errors import error_body, http_status
@@ -586,6 +589,26 @@ def test_bad_media_is_one_clear_error_with_its_place_and_status(
     assert renderer.cache is not None
     assert renderer.cache.stats().entries == 0
     assert renderer.render_chat(good).inputs["mm_cache_hits"] == {"image": [False] * 3}
+
+
+def test_kinds_of_bad_images_are_told_apart(renderer: Renderer) -> None:
+    jpeg = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(jpeg, "JPEG")
+    header = png(Image.new("RGB", (8, 8)))
+    size = (20_000).to_bytes(4, "big") * 2
+    ihdr = b"IHDR" + size + header[24:29]
+    bomb = header[:12] + ihdr + zlib.crc32(ihdr).to_bytes(4, "big") + header[33:]
+    kinds: dict[type[MediaError], bytes] = {
+        LimitError: bomb,
+        DecodeError: jpeg.getvalue()[:-20],
+        UnsupportedMediaError: b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        HeaderError: b"\0" * 40,
+    }
+    for kind, payload in kinds.items():
+        with pytest.raises(kind, match=r"^image 1: ") as caught:
+            renderer.render_chat(chat(picture(1), payload))
+        assert type(caught.value) is kind
+        assert http_status(caught.value) == 422
 
 
 def test_the_first_failure_in_the_order_of_the_chat_is_raised(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from safelight.cache.processor import ProcessorCacheEntry
 from safelight.errors import MediaError, RequestError, SafelightError
@@ -50,7 +51,8 @@ _STEPS = frozenset(
 _OPERATORS_KWARGS = frozenset(("device", "return_tensors"))
 
 
-class _Position(NamedTuple):
+@dataclass(frozen=True)
+class _Position:
     """An item's place in the request, and its identity where that is known."""
 
     modality: str

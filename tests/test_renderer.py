@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import random
+import re
 import threading
 import time
 import zlib
@@ -14,6 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from safelight import (
@@ -545,6 +549,85 @@ def test_a_renderer_that_is_closed_under_a_render_leaves_nothing_open(model: Mod
 
     run(main())
     assert model.forks_are_released()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cancelled_anywhere_and_nothing_is_left(
+    model: Model, renderer: Renderer, seed: int
+) -> None:
+    rng = random.Random(seed)
+    payloads = [picture(n, (8, 8)) for n in range(6)]
+    chats = [chat(*rng.choices(payloads, k=rng.randrange(4))) for _ in range(60)]
+    for payload in payloads[:3]:
+        model.decoding[payload] = lambda: time.sleep(0.001)
+
+    async def main() -> list[Any]:
+        tasks = [asyncio.create_task(renderer.render_chat_async(messages)) for messages in chats]
+        for task in rng.sample(tasks, 40):
+            await asyncio.sleep(rng.choice((0, 0, 0.001, 0.003)))
+            for _ in range(rng.randrange(1, 4)):
+                task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = run(main())
+    for result in results:
+        assert isinstance(result, (RenderedChat, asyncio.CancelledError)), result
+    assert 20 <= sum(isinstance(result, RenderedChat) for result in results) < 60
+    assert all(state.is_closed for state in model.states)
+    assert works(renderer)
+
+
+# --- any chats ---
+
+_GOOD = [picture(n, (8 * (1 + n % 3), 8)) for n in range(4)]
+_PAYLOADS = [*_GOOD, picture(9, (64, 64))[:-60], b"no image"]
+_ITEMS = st.tuples(
+    st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5]), st.sampled_from(["no", "no", "yes", "alone"])
+)
+
+
+@given(chats=st.lists(st.lists(_ITEMS, max_size=4), max_size=8), entries=st.integers(0, 3))
+def test_a_cache_changes_nothing_but_the_work(
+    chats: list[list[tuple[int, str]]], entries: int
+) -> None:
+    """Chats of images good and bad, with and without UUIDs, over a cache that evicts."""
+    plain, cached = Model(), Model()
+    cache = MultiModalProcessorOnlyCache(entries * 2300)
+    with Renderer(plain.processor) as without, Renderer(cached.processor, cache=cache) as renderer:
+        for items in chats:
+
+            def messages(items: list[tuple[int, str]], whole: bool) -> list[dict[str, Any]]:
+                parts = [
+                    image_part(
+                        None if uuid == "alone" and not whole else data_url(_PAYLOADS[number]),
+                        uuid=None if uuid == "no" else f"u{number}",
+                    )
+                    for number, uuid in items
+                ]
+                return [{"role": "user", "content": parts}]
+
+            expected = _outcome(without, messages(items, whole=True))
+            outcome = _outcome(renderer, messages(items, whole=False))
+            if isinstance(outcome, RequestError):
+                match = re.fullmatch(
+                    r"image (\d) has a uuid but no media, and no cache holds it", str(outcome)
+                )
+                assert match
+                assert items[int(match[1])][1] == "alone"
+            elif isinstance(expected, RenderedChat):
+                assert isinstance(outcome, RenderedChat)
+                assert same(outcome.inputs, expected.inputs)
+            else:
+                assert (type(outcome), str(outcome)) == (type(expected), str(expected))
+    assert cache.stats().entries <= entries
+    assert not cached.states or all(state.is_closed for state in cached.states)
+
+
+def _outcome(renderer: Renderer, messages: object) -> RenderedChat | Exception:
+    try:
+        return renderer.render_chat(messages)
+    except (MediaError, RequestError) as error:
+        return error
 
 
 # --- failures ---

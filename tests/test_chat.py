@@ -89,6 +89,12 @@ def test_the_callers_messages_are_not_changed() -> None:
     assert json.dumps(messages) == before
 
 
+def test_a_repr_shows_no_payload_and_no_message() -> None:
+    chat = parse_chat([{"role": "user", "content": ["s3cr3t", {"image_url": "s3cr3t"}]}])
+    assert "s3cr3t" not in repr(chat)
+    assert repr(chat.media) == "[MediaPart(modality='image', index=0, uuid=None)]"
+
+
 SECRET = "s3cr3t"
 
 

@@ -623,6 +623,55 @@ def test_options_that_are_no_options(options: Any) -> None:
             processor.apply_phase1(make_inputs(processor, [Picture("a").ref()], **{name: options}))
 
 
+# --- several workers ---
+
+
+class Parallel(TinyProcessor):
+    processes_in_parallel = True
+
+
+def test_items_are_processed_on_the_pool_where_the_family_allows(
+    cache: MultiModalProcessorOnlyCache,
+) -> None:
+    processor = make_processor(Parallel)
+    assert processor.supports_two_phase
+    pictures = [Picture(name, (8 * (1 + n % 3), 8)) for n, name in enumerate("abcdefgh")]
+    both = threading.Barrier(2)
+    processor.info.image_processor.before = lambda _: both.wait(30)
+    refs = [picture.ref() for picture in pictures]
+    result = processor.apply(make_inputs(processor, refs, cache=cache))
+    assert threading.get_ident() not in processor.info.image_processor.threads
+    plain = make_processor()
+    assert same(result, plain.apply(make_inputs(plain, refs)))
+    assert cache.stats().entries == len(pictures)
+
+
+@pytest.mark.parametrize("with_cache", [False, True])
+def test_failures_among_several_workers(with_cache: bool) -> None:
+    processor = make_processor(Parallel)
+    cache = MultiModalProcessorOnlyCache(1 << 20) if with_cache else None
+    running = threading.Event()
+
+    def refuse(images: list[Any]) -> None:
+        if images[0].size == (24, 8):
+            running.wait(30)
+            raise ValueError("first in the request, last in time")
+        if images[0].size == (32, 8):
+            running.set()
+            raise ValueError("last in the request, first in time")
+
+    processor.info.image_processor.before = refuse
+    sizes = [(8, 8), (24, 8), (8, 16), (32, 8), (8, 24)]
+    refs = [Picture(str(size), size).ref() for size in sizes]
+    state = processor.apply_phase1(make_inputs(processor, refs, cache=cache))
+    with pytest.raises(MediaError, match=r"^image 1: the model's processor cannot process it$"):
+        processor.apply_phase2(state)
+    assert state.is_closed
+    assert len(processor.info.image_processor.calls) == len(sizes), "what was submitted ended"
+    if cache is not None:
+        assert cache.stats().entries == 3, "what went well is kept"
+
+
 # --- identities ---
 
 

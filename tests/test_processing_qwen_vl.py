@@ -438,6 +438,15 @@ def test_a_user_cannot_write_a_placeholder(text: str) -> None:
         )
 
 
+def test_a_user_cannot_write_a_video_either() -> None:
+    processor = make("Qwen3VL", "pil")
+    for items in ([], [pixels(32, 32)]):
+        request = inputs(processor, items)
+        request = ProcessorInputs(f"{request.prompt}<|video_pad|>", request.mm_data_items)
+        with pytest.raises(RequestError, match="1 video placeholders for 0 video items"):
+            processor.apply(request)
+
+
 # --- embeddings ---
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import random
+import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from safelight import (
@@ -31,6 +37,7 @@ from safelight import (
     ProcessingInfo,
     Renderer,
     RequestError,
+    UnsupportedMediaError,
     media_pool,
 )
 from safelight.http_errors import error_body, http_status
@@ -189,6 +196,13 @@ def test_a_chat_becomes_inputs_media_refs_and_timings(model: Model, renderer: Re
     for name, data in rendered.inputs["mm_kwargs"].get_data().items():
         assert np.array_equal(data, plain[name])
     assert model.forks_are_released()
+
+
+def test_a_repr_shows_no_payload_and_is_short(renderer: Renderer) -> None:
+    payload = picture(1, (400, 400))
+    rendered = renderer.render_chat(chat(payload, payload))
+    assert len(repr(rendered)) < 1000
+    assert data_url(payload)[40:60] not in repr(rendered)
 
 
 def test_text_alone(renderer: Renderer) -> None:
@@ -537,6 +551,85 @@ def test_a_renderer_that_is_closed_under_a_render_leaves_nothing_open(model: Mod
     assert model.forks_are_released()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_cancelled_anywhere_and_nothing_is_left(
+    model: Model, renderer: Renderer, seed: int
+) -> None:
+    rng = random.Random(seed)
+    payloads = [picture(n, (8, 8)) for n in range(6)]
+    chats = [chat(*rng.choices(payloads, k=rng.randrange(4))) for _ in range(60)]
+    for payload in payloads[:3]:
+        model.decoding[payload] = lambda: time.sleep(0.001)
+
+    async def main() -> list[Any]:
+        tasks = [asyncio.create_task(renderer.render_chat_async(messages)) for messages in chats]
+        for task in rng.sample(tasks, 40):
+            await asyncio.sleep(rng.choice((0, 0, 0.001, 0.003)))
+            for _ in range(rng.randrange(1, 4)):
+                task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = run(main())
+    for result in results:
+        assert isinstance(result, (RenderedChat, asyncio.CancelledError)), result
+    assert 20 <= sum(isinstance(result, RenderedChat) for result in results) < 60
+    assert all(state.is_closed for state in model.states)
+    assert works(renderer)
+
+
+# --- any chats ---
+
+_GOOD = [picture(n, (8 * (1 + n % 3), 8)) for n in range(4)]
+_PAYLOADS = [*_GOOD, picture(9, (64, 64))[:-60], b"no image"]
+_ITEMS = st.tuples(
+    st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5]), st.sampled_from(["no", "no", "yes", "alone"])
+)
+
+
+@given(chats=st.lists(st.lists(_ITEMS, max_size=4), max_size=8), entries=st.integers(0, 3))
+def test_a_cache_changes_nothing_but_the_work(
+    chats: list[list[tuple[int, str]]], entries: int
+) -> None:
+    """Chats of images good and bad, with and without UUIDs, over a cache that evicts."""
+    plain, cached = Model(), Model()
+    cache = MultiModalProcessorOnlyCache(entries * 2300)
+    with Renderer(plain.processor) as without, Renderer(cached.processor, cache=cache) as renderer:
+        for items in chats:
+
+            def messages(items: list[tuple[int, str]], whole: bool) -> list[dict[str, Any]]:
+                parts = [
+                    image_part(
+                        None if uuid == "alone" and not whole else data_url(_PAYLOADS[number]),
+                        uuid=None if uuid == "no" else f"u{number}",
+                    )
+                    for number, uuid in items
+                ]
+                return [{"role": "user", "content": parts}]
+
+            expected = _outcome(without, messages(items, whole=True))
+            outcome = _outcome(renderer, messages(items, whole=False))
+            if isinstance(outcome, RequestError):
+                match = re.fullmatch(
+                    r"image (\d) has a uuid but no media, and no cache holds it", str(outcome)
+                )
+                assert match
+                assert items[int(match[1])][1] == "alone"
+            elif isinstance(expected, RenderedChat):
+                assert isinstance(outcome, RenderedChat)
+                assert same(outcome.inputs, expected.inputs)
+            else:
+                assert (type(outcome), str(outcome)) == (type(expected), str(expected))
+    assert cache.stats().entries <= entries
+    assert not cached.states or all(state.is_closed for state in cached.states)
+
+
+def _outcome(renderer: Renderer, messages: object) -> RenderedChat | Exception:
+    try:
+        return renderer.render_chat(messages)
+    except (MediaError, RequestError) as error:
+        return error
+
+
 # --- failures ---
 
 
@@ -579,6 +672,26 @@ def test_bad_media_is_one_clear_error_with_its_place_and_status(
     assert renderer.cache is not None
     assert renderer.cache.stats().entries == 0
     assert renderer.render_chat(good).inputs["mm_cache_hits"] == {"image": [False] * 3}
+
+
+def test_kinds_of_bad_images_are_told_apart(renderer: Renderer) -> None:
+    jpeg = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(jpeg, "JPEG")
+    header = png(Image.new("RGB", (8, 8)))
+    size = (20_000).to_bytes(4, "big") * 2
+    ihdr = b"IHDR" + size + header[24:29]
+    bomb = header[:12] + ihdr + zlib.crc32(ihdr).to_bytes(4, "big") + header[33:]
+    kinds: dict[type[MediaError], bytes] = {
+        LimitError: bomb,
+        DecodeError: jpeg.getvalue()[:-20],
+        UnsupportedMediaError: b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        HeaderError: b"\0" * 40,
+    }
+    for kind, payload in kinds.items():
+        with pytest.raises(kind, match=r"^image 1: ") as caught:
+            renderer.render_chat(chat(picture(1), payload))
+        assert type(caught.value) is kind
+        assert http_status(caught.value) == 422
 
 
 def test_the_first_failure_in_the_order_of_the_chat_is_raised(

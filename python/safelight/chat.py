@@ -7,7 +7,7 @@ not followed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from safelight.errors import RequestError
@@ -29,7 +29,8 @@ class MediaPart:
 
     modality: str
     index: int
-    url: str | None
+    # Not in the repr: it may be a payload of megabytes, or hold credentials.
+    url: str | None = field(repr=False)
     uuid: str | None = None
 
 
@@ -43,7 +44,7 @@ class ChatRequest:
         media: The media parts in the order of the chat.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] = field(repr=False)
     media: list[MediaPart]
 
 

@@ -43,7 +43,8 @@ class RenderedChat:
         timing: Seconds by stage.
     """
 
-    inputs: MultiModalInputs
+    # Not in the repr, which asyncio makes of a task's result when it restores a signal handler.
+    inputs: MultiModalInputs = field(repr=False)
     media: list[MediaPart]
     refs: list[MediaRef[Any] | None]
     timing: TimingContext

@@ -90,7 +90,7 @@ class ProcessorInputs:
         cache: Processor cache to use; None processes everything.
     """
 
-    prompt: str | list[int]
+    prompt: str | list[int] = field(repr=False)
     mm_data_items: MultiModalDataItems
     mm_uuid_items: Mapping[str, Sequence[str | None]] | None = None
     media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

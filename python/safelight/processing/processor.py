@@ -131,8 +131,7 @@ class BaseMultiModalProcessor(ABC):
     def _validate_kwargs(self, modality: str, kwargs: Mapping[str, Any]) -> None:
         """Refuse processor options that are not a request's to set. Raises `RequestError`.
 
-        Any client may set options, so that none may choose the server's devices or make more of
-        an item than its bytes justify.
+        None may choose the server's devices, or make more of an item than its bytes justify.
         """
         del modality
         for name in _OPERATORS_KWARGS & kwargs.keys():

@@ -145,6 +145,15 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
     ) -> Mapping[str, MultiModalFieldConfig]:
         return _image_fields(hf_inputs, self.info.get_merge_size(hf_processor_mm_kwargs))
 
+    def _get_targets(self) -> dict[str, list[Sequence[int]]]:
+        targets = super()._get_targets()
+        # A model looks for the grid of a video wherever one is said to be, so that the token must
+        # not come from a text.
+        token_id = getattr(self.info.hf_processor, "video_token_id", None)
+        if token_id is not None:
+            targets.setdefault("video", []).append([int(token_id)])
+        return targets
+
     def _get_prompt_updates(
         self,
         mm_items: MultiModalDataItems,

@@ -108,6 +108,8 @@ class MultiModalApplyState:
         """
         if self._is_closed:
             return
+        if self._is_closed:
+            return
         for job in self.decodes:
             job.future.cancel()
         try:

@@ -49,7 +49,9 @@ fn encoded(color: png::ColorType, pixels: &[u8]) -> Vec<u8> {
     encoder.set_color(color);
     encoder.set_depth(png::BitDepth::Eight);
     let mut writer = encoder.write_header().expect("a header can be written");
-    writer.write_image_data(pixels).expect("pixels fit the header");
+    writer
+        .write_image_data(pixels)
+        .expect("pixels fit the header");
     writer.finish().expect("memory can be written to");
     file
 }

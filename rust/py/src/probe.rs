@@ -291,6 +291,9 @@ fn os_error(py: Python<'_>, error: std::io::Error) -> PyResult<PyErr> {
     let Some(code) = error.raw_os_error() else {
         return Ok(error.into());
     };
-    let text: String = py.import("os")?.call_method1("strerror", (code,))?.extract()?;
+    let text: String = py
+        .import("os")?
+        .call_method1("strerror", (code,))?
+        .extract()?;
     Ok(PyOSError::new_err((code, text)))
 }

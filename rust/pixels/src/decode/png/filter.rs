@@ -457,7 +457,13 @@ mod tests {
             state
         };
         (0..length)
-            .map(|index| if (index / 50) % 3 == 0 { 0 } else { next() as u8 })
+            .map(|index| {
+                if (index / 50) % 3 == 0 {
+                    0
+                } else {
+                    next() as u8
+                }
+            })
             .collect()
     }
 

@@ -92,6 +92,9 @@ def assert_as_pillow(data: bytes, *, is_served: bool | None = None) -> bool:
     for background in (WHITE, (10, 200, 77)):
         pasted = over(image, background)
         assert pixel_bytes(native(data, "RGB", background)) == pasted.tobytes()
+    padded = np.asarray(native(data, "RGBX", WHITE))
+    assert padded[..., :3].tobytes() == over(image, WHITE).tobytes()
+    assert (padded[..., 3] == 255).all()
     orientation, method = TURNED
     turned = native(data, "RGB", WHITE, orientation=orientation)
     assert turned.size == (image.height, image.width)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <jpeglib.h>
 #include <jerror.h>
@@ -24,6 +25,10 @@ enum {
 };
 
 #define MAX_ROWS 16
+
+/* What a pixel of the result is, by the number that Rust gives it. */
+static const J_COLOR_SPACE LAYOUTS[] = {JCS_GRAYSCALE, JCS_RGB, JCS_EXT_RGBX, JCS_EXT_RGBA, JCS_CMYK};
+static const int LAYOUT_BYTES[] = {1, 3, 4, 4, 4};
 
 struct error_manager {
     struct jpeg_error_mgr base;
@@ -71,7 +76,7 @@ static void on_skip(j_decompress_ptr info, long count) {
 }
 
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
-                          int components, unsigned char *out, size_t stride,
+                          int components, int layout, unsigned char *out, size_t stride,
                           const unsigned char *cancel) {
     struct jpeg_decompress_struct info;
     struct error_manager errors;
@@ -80,6 +85,8 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
     JSAMPROW rows[MAX_ROWS];
     int verdict;
 
+    /* An error before libjpeg has cleared it must find nothing to free. */
+    memset(&info, 0, sizeof info);
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = on_error;
     errors.base.output_message = on_message;
@@ -111,14 +118,12 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
         verdict = SAFELIGHT_JPEG_MISMATCH;
         goto finish;
     }
-    info.out_color_space = components == 1   ? JCS_GRAYSCALE
-                           : components == 3 ? JCS_RGB
-                                             : JCS_CMYK;
+    info.out_color_space = LAYOUTS[layout];
     if (!jpeg_start_decompress(&info)) {
         goto finish;
     }
     if (info.output_width != width || info.output_height != height ||
-        info.output_components != components) {
+        info.output_components != LAYOUT_BYTES[layout]) {
         verdict = SAFELIGHT_JPEG_MISMATCH;
         goto finish;
     }

@@ -43,7 +43,9 @@ pub(crate) fn finish(
                 ..picture
             });
         }
-        (Target::L, Mode::L) | (Target::Rgba, Mode::Rgba) => return job.turned(picture),
+        (Target::L, Mode::L) | (Target::Rgba, Mode::Rgba) | (Target::Rgbx, Mode::Rgbx) => {
+            return job.turned(picture);
+        }
         _ => {}
     }
     let is_transparent = picture.mode.has_alpha() || picture.transparency.is_some();

@@ -5,8 +5,8 @@
 
 use std::ffi::{c_int, c_uchar, c_uint};
 
-use crate::Cancel;
 use crate::mode::Mode;
+use crate::{Cancel, Target};
 
 use super::reader::Reader;
 use super::{Codec, Declined, Header, Refusal};
@@ -21,6 +21,7 @@ unsafe extern "C" {
         width: c_uint,
         height: c_uint,
         components: c_int,
+        layout: c_int,
         out: *mut c_uchar,
         stride: usize,
         cancel: *const c_uchar,
@@ -31,6 +32,7 @@ unsafe extern "C" {
 pub(crate) struct Jpeg<'a> {
     data: &'a [u8],
     frame: Frame,
+    mode: Mode,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +45,25 @@ struct Frame {
 impl<'a> Codec<'a> for Jpeg<'a> {
     fn open(data: &'a [u8]) -> Result<Self, Refusal> {
         let frame = walk(data)?;
-        Ok(Self { data, frame })
+        let mode = match frame.components {
+            1 => Mode::L,
+            3 => Mode::Rgb,
+            _ => Mode::Cmyk,
+        };
+        Ok(Self { data, frame, mode })
+    }
+
+    fn aim(&mut self, target: Target) {
+        // Color and opaque alpha cost libjpeg nothing; luma it would take from the file, where
+        // Pillow computes it from the color.
+        if self.mode != Mode::Cmyk {
+            match target {
+                Target::L => {}
+                Target::Rgb => self.mode = Mode::Rgb,
+                Target::Rgbx => self.mode = Mode::Rgbx,
+                Target::Rgba => self.mode = Mode::Rgba,
+            }
+        }
     }
 
     fn header(&self) -> Header {
@@ -51,11 +71,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             format: "JPEG",
             width: self.frame.width.into(),
             height: self.frame.height.into(),
-            mode: match self.frame.components {
-                1 => Mode::L,
-                3 => Mode::Rgb,
-                _ => Mode::Cmyk,
-            },
+            mode: self.mode,
         }
     }
 
@@ -67,7 +83,14 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             height,
             components,
         } = self.frame;
-        let stride = usize::from(width) * usize::from(components);
+        let stride = usize::from(width) * self.mode.pixel_bytes();
+        let layout = match self.mode {
+            Mode::Rgb => 1,
+            Mode::Rgbx => 2,
+            Mode::Rgba => 3,
+            Mode::Cmyk => 4,
+            _ => 0,
+        };
         let bytes = stride * usize::from(height);
         buffer.clear();
         let out = buffer.spare_capacity_mut();
@@ -82,6 +105,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 width.into(),
                 height.into(),
                 components.into(),
+                layout,
                 out.as_mut_ptr().cast(),
                 stride,
                 cancel.as_byte(),

@@ -4,12 +4,14 @@
 
 mod bmp;
 mod gif;
+mod inflate;
 #[cfg(feature = "jpeg")]
 mod jpeg;
 mod png;
 mod pnm;
 mod qoi;
 mod reader;
+mod tiff;
 mod webp;
 
 use safelight_core::Error;
@@ -18,7 +20,7 @@ use crate::buffer::{area, reserved, zeroed};
 use crate::convert;
 use crate::mode::Mode;
 use crate::picture::{Palette, Picture, Transparency};
-use crate::{Cancel, Request};
+use crate::{Cancel, Request, Target};
 
 /// Why a file is left to Pillow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +79,10 @@ pub(crate) trait Codec<'a>: Sized {
     /// Read the header. Everything that makes Pillow refuse the file at open is declined here.
     fn open(data: &'a [u8]) -> Result<Self, Refusal>;
 
+    /// Hear of the target before the plan is made. A decoder that can write it at no more cost,
+    /// with the result of Pillow's conversion, takes its mode for its own.
+    fn aim(&mut self, _target: Target) {}
+
     /// Size and mode.
     fn header(&self) -> Header;
 
@@ -109,6 +115,7 @@ enum Format {
     Bmp,
     Pnm,
     Qoi,
+    Tiff,
 }
 
 fn sniff(data: &[u8]) -> Result<Format, Refusal> {
@@ -139,6 +146,7 @@ fn sniff(data: &[u8]) -> Result<Format, Refusal> {
         [b'B', b'M', ..] => Ok(Format::Bmp),
         [b'P', b'1'..=b'6', ..] => Ok(Format::Pnm),
         [b'q', b'o', b'i', b'f', ..] => Ok(Format::Qoi),
+        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Ok(Format::Tiff),
         _ => Err(Declined("format is not served").into()),
     }
 }
@@ -158,6 +166,7 @@ pub fn header(data: &[u8]) -> Option<Header> {
         Format::Bmp => of::<bmp::Bmp<'_>>(data),
         Format::Pnm => of::<pnm::Pnm<'_>>(data),
         Format::Qoi => of::<qoi::Qoi<'_>>(data),
+        Format::Tiff => of::<tiff::Tiff<'_>>(data),
     }
 }
 
@@ -171,6 +180,7 @@ pub(crate) fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<
         Format::Bmp => decode_as::<bmp::Bmp<'_>>(data, request, cancel),
         Format::Pnm => decode_as::<pnm::Pnm<'_>>(data, request, cancel),
         Format::Qoi => decode_as::<qoi::Qoi<'_>>(data, request, cancel),
+        Format::Tiff => decode_as::<tiff::Tiff<'_>>(data, request, cancel),
     }
 }
 
@@ -202,6 +212,10 @@ fn decode_as<'a, C: Codec<'a>>(
     if pixels > PILLOW_MAX_PIXELS {
         return Err(Declined("over the limit that Pillow has").into());
     }
+    if let Some(target) = request.target {
+        codec.aim(target);
+    }
+    let header = codec.header();
     let plan = codec.plan()?;
     let mut buffer = if C::FILLS {
         reserved(plan.buffer_bytes)?

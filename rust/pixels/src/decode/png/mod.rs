@@ -6,7 +6,6 @@
 
 mod chunks;
 mod filter;
-mod inflate;
 mod unpack;
 
 use std::borrow::Cow;
@@ -16,7 +15,7 @@ use crate::buffer::{area, reserved, zeroed};
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
 
-use super::{Codec, Declined, Header, Plan, Refusal};
+use super::{Codec, Declined, Header, Plan, Refusal, inflate};
 use chunks::Chunks;
 use unpack::Layout;
 

@@ -9,7 +9,7 @@ use libdeflate_sys::{
     libdeflate_free_decompressor, libdeflate_result_LIBDEFLATE_SUCCESS, libdeflate_zlib_decompress,
 };
 
-use crate::decode::Declined;
+use super::Declined;
 
 struct Decompressor(NonNull<libdeflate_decompressor>);
 
@@ -50,7 +50,7 @@ impl Drop for Decompressor {
 }
 
 /// Inflate `stream`, checksum included, to exactly `length` bytes, which replace those of `out`.
-pub(super) fn zlib(stream: &[u8], out: &mut Vec<u8>, length: usize) -> Result<(), Declined> {
+pub(crate) fn zlib(stream: &[u8], out: &mut Vec<u8>, length: usize) -> Result<(), Declined> {
     out.clear();
     let room = out.spare_capacity_mut();
     let room = room.get_mut(..length).ok_or(Declined("plan"))?;
@@ -63,7 +63,7 @@ pub(super) fn zlib(stream: &[u8], out: &mut Vec<u8>, length: usize) -> Result<()
 }
 
 /// Whether `stream` inflates to less than `limit` bytes without an error.
-pub(super) fn is_below(stream: &[u8], limit: usize) -> Result<bool, Declined> {
+pub(crate) fn is_below(stream: &[u8], limit: usize) -> Result<bool, Declined> {
     // Deflate cannot grow its input further.
     if stream.len().saturating_mul(1032) < limit {
         return Ok(true);
@@ -76,7 +76,7 @@ pub(super) fn is_below(stream: &[u8], limit: usize) -> Result<bool, Declined> {
 }
 
 /// CRC-32 of `data`.
-pub(super) fn crc32(data: &[u8]) -> u32 {
+pub(crate) fn crc32(data: &[u8]) -> u32 {
     // SAFETY: the pointer is valid for the length given with it.
     unsafe { libdeflate_crc32(0, data.as_ptr().cast::<c_void>(), data.len()) }
 }

@@ -385,3 +385,25 @@ def test_check_prefix_asks_for_more_until_it_can_judge() -> None:
     answers = [media_io.check_prefix(data[:length]) for length in (0, 2, 10)]
     assert all(isinstance(answer, NeedMoreBytes) for answer in answers)
     assert media_io.check_prefix(data) is None
+
+
+def test_check_prefix_refuses_what_is_no_image() -> None:
+    page = b"<!doctype html><title>no image</title>" + b"<p>text</p>" * 1000
+    media_io = ImageMediaIO()
+    with pytest.raises(MediaError):
+        media_io.check_prefix(page[:4096])
+    noise = hashlib.sha512(b"noise").digest() * 200
+    assert isinstance(media_io.check_prefix(noise[:100]), NeedMoreBytes)
+    with pytest.raises(HeaderError, match="not an image"):
+        media_io.check_prefix(noise)
+
+
+def test_check_prefix_passes_every_image_of_the_corpus(corpus: Path) -> None:
+    media_io = ImageMediaIO(max_image_pixels=0)
+    for line in (corpus / "truth.jsonl").read_text().splitlines():
+        truth = json.loads(line)
+        if truth["pillow"].get("load") is not True or truth["pillow"]["format"] == "FITS":
+            continue
+        data = (corpus / truth["file"]).read_bytes()
+        for length in (16, 512, 4096, len(data)):
+            media_io.check_prefix(data[:length])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, get_args
 
 from safelight.budget import DecodeCharge, DecodedBudget
-from safelight.errors import LimitError, MediaError, UnsupportedMediaError
+from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.key import derive_media_key
 from safelight.media.base import MediaIO
 from safelight.media.raster import Decoder, Output, Rasterizer
@@ -32,6 +32,9 @@ ALLOWED_IMAGE_FORMATS = (
     "JPEG PNG WEBP GIF BMP TIFF AVIF BLP CUR DCX DDS DIB FLI FTEX GBR ICNS ICO IM IMT IPTC "
     "JPEG2000 MCIDAS MSP PCD PCX PIXAR PPM PSD QOI SGI SPIDER SUN TGA XBM XPM XVTHUMB"
 ).split()
+
+# What a payload that no probe knows is judged by: every format of the list shows itself before.
+_UNKNOWN_BYTES = 4096
 
 # Four bytes a pixel, whatever the mode: what Pillow takes for RGB and RGBA alike.
 _BYTES_PER_PIXEL = 4
@@ -117,15 +120,20 @@ class ImageMediaIO(MediaIO[Any]):
         Raises:
             LimitError: The image is over `max_image_pixels`.
             UnsupportedMediaError: It is of a format that is not served.
+            HeaderError: It is no image at all.
         """
         try:
             header = probe_prefix(data)
-        except UnsupportedMediaError:
-            raise
-        except MediaError:
-            # Formats without a magic number, and damage that Pillow may see otherwise, are left
-            # to the decode, which has the last word.
-            return None
+        except MediaError as error:
+            # Not an answer yet: some formats have no magic number, some the probe knows by name
+            # alone, and Pillow may see damage otherwise. It is asked once there is enough to go by.
+            if len(data) < _UNKNOWN_BYTES:
+                return NeedMoreBytes(_UNKNOWN_BYTES)
+            if self._rasterizer.may_open(data):
+                return None
+            if isinstance(error, UnsupportedMediaError):
+                raise
+            raise HeaderError("not an image of any served format") from error
         if isinstance(header, NeedMoreBytes):
             # Format and size may be declared long before the header is whole.
             if header.format is not None:

@@ -73,6 +73,22 @@ class Rasterizer:
         if name not in self.formats and not (name == "MPO" and "JPEG" in self.formats):
             raise UnsupportedMediaError(f"image format {name} is not served")
 
+    def may_open(self, prefix: bytes) -> bool:
+        """Whether Pillow may open what begins with `prefix`, some kilobytes of a payload."""
+        Image.init()
+        openers = {name: Image.OPEN[name] for name in self.formats if name in Image.OPEN}
+        # A magic number is enough: what stands behind it may lie far behind the prefix.
+        if any(accept and accept(prefix[:16]) is True for _, accept in openers.values()):
+            return True
+        nameless = [name for name, (_, accept) in openers.items() if accept is None]
+        try:
+            Image.open(io.BytesIO(prefix), formats=nameless)
+        except UnidentifiedImageError:
+            return False
+        except Exception:  # noqa: BLE001 - whatever it is, the whole payload may fare better
+            return True
+        return True
+
     def rasterize(self, data: bytes, header: ImageHeader | None, admit: Admit) -> Any:
         """Decode `data` to an upright image in `image_mode`.
 

@@ -108,8 +108,6 @@ class MultiModalApplyState:
         """
         if self._is_closed:
             return
-        if self._is_closed:
-            return
         for job in self.decodes:
             job.future.cancel()
         try:

@@ -106,27 +106,15 @@ class _LocatedError(SafelightError):
         return type(self)(self.message, **{**fields, "modality": modality, "index": index})
 
 
-class FetchError(_LocatedError):
-    """The bytes could not be had, after retries. Trying again later may help."""
-
-
-class BlockedURLError(FetchError, ValueError):
-    """The URL is malformed, or its scheme, host or path is refused, on any hop."""
-
-
-class FetchRefusedError(FetchError, ValueError):
-    """The fetch failed for good: a 4xx answer, or a body that lies about its length."""
-
-
-class PayloadTooLargeError(FetchError, ValueError):
-    """The payload is over ``max_bytes`` or over the request's download budget.
+class _BoundedError(_LocatedError):
+    """An error that knows the limit that was exceeded.
 
     Attributes:
-        limit: Bytes allowed.
-        actual: Bytes met; None where only "more" is known.
+        limit: The largest value allowed, in the unit that the message names.
+        actual: The value met; None where only "more" is known.
     """
 
-    _fields = ("modality", "index", "limit", "actual")
+    _fields: ClassVar[tuple[str, ...]] = ("modality", "index", "limit", "actual")
 
     def __init__(
         self,
@@ -140,6 +128,22 @@ class PayloadTooLargeError(FetchError, ValueError):
         super().__init__(message, modality=modality, index=index)
         self.limit = limit
         self.actual = actual
+
+
+class FetchError(_LocatedError):
+    """The bytes could not be had, after retries. Trying again later may help."""
+
+
+class BlockedURLError(FetchError, ValueError):
+    """The URL is malformed, or its scheme, host or path is refused, on any hop."""
+
+
+class FetchRefusedError(FetchError, ValueError):
+    """The fetch failed for good: a 4xx answer, or a body that lies about its length."""
+
+
+class PayloadTooLargeError(_BoundedError, FetchError, ValueError):
+    """The payload is over ``max_bytes`` or over the request's download budget, in bytes."""
 
 
 class MediaError(_LocatedError, ValueError):
@@ -158,28 +162,8 @@ class UnsupportedMediaError(MediaError):
     """A format that is recognized but not served."""
 
 
-class LimitError(MediaError):
-    """The media is over a limit; it was refused before it was decoded.
-
-    Attributes:
-        limit: The largest value allowed, in the unit that the message names.
-        actual: The value met.
-    """
-
-    _fields = ("modality", "index", "limit", "actual")
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        limit: int | None = None,
-        actual: int | None = None,
-        modality: str | None = None,
-        index: int | None = None,
-    ) -> None:
-        super().__init__(message, modality=modality, index=index)
-        self.limit = limit
-        self.actual = actual
+class LimitError(_BoundedError, MediaError):
+    """The media is over a limit; it was refused before it was decoded."""
 
 
 class RawRefError(_LocatedError, ValueError):

@@ -276,6 +276,35 @@ pub(crate) fn heif(brand: [u8; 4], size: (u32, u32), properties: &[Vec<u8>]) -> 
     bytes
 }
 
+/// An XMP segment that states an orientation.
+const XMP: &[u8] = b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation=\"8\"/>";
+
+/// The index of a JPEG with further pictures behind it.
+pub(crate) fn picture_index(count: u32) -> Vec<u8> {
+    let mut bytes = b"MPF\0II*\0\x08\0\0\0".to_vec();
+    bytes.extend(directory(
+        &[(0xB001, 4, 1, count), (0xB002, 7, 16 * count, 38)],
+        0,
+    ));
+    bytes.resize(bytes.len() + 16 * count as usize, 0);
+    bytes
+}
+
+/// A compressed text that spells out an EXIF block.
+pub(crate) fn raw_profile(orientation: u16) -> Vec<u8> {
+    let block = exif(orientation);
+    let nibbles = block.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits: String = nibbles
+        .filter_map(|nibble| char::from_digit(nibble.into(), 16))
+        .collect();
+    let profile = format!("\nexif\n{:8}\n{digits}\n", block.len());
+    [
+        b"Raw profile type exif\0\0",
+        &stored(profile.as_bytes())[..],
+    ]
+    .concat()
+}
+
 /// One sound file of every format, with its name.
 #[expect(clippy::too_many_lines, reason = "a table")]
 pub(crate) fn every_format() -> Vec<(&'static str, Vec<u8>)> {
@@ -289,6 +318,15 @@ pub(crate) fn every_format() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("JPEG", jpeg((24, 16), 3, &[oriented(6)])),
         ("PNG", png((24, 16), 8, 6, &[chunk(*b"eXIf", &exif(3))])),
+        (
+            "PNG",
+            png((24, 16), 8, 0, &[chunk(*b"zTXt", &raw_profile(6))]),
+        ),
+        ("JPEG", jpeg((24, 16), 1, &[segment(0xE1, XMP)])),
+        (
+            "MPO",
+            jpeg((24, 16), 3, &[segment(0xE2, &picture_index(2))]),
+        ),
         (
             "WEBP",
             webp(&[

@@ -1,18 +1,14 @@
-"""Requests on asyncio: order, waiting, cancellation, budgets, and what a client may not do."""
+"""Requests on asyncio: results, order, and what a client may choose."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import random
 import re
 import threading
-import time
-import zlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,27 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from gated_model import Gate, Model, chat, picture, run, wait_until_pool_is_idle, works
 from safelight import (
     MEDIA_CONNECTOR_REGISTRY,
     BlockedURLError,
     DecodeError,
-    FetchError,
-    HeaderError,
     ImageMediaIO,
-    LimitError,
     MediaConnector,
     MediaError,
     MediaRef,
-    MultiModalApplyState,
     MultiModalProcessorOnlyCache,
-    PayloadTooLargeError,
-    ProcessingInfo,
     Renderer,
     RequestError,
-    UnsupportedMediaError,
-    media_pool,
 )
-from safelight.http_errors import error_body, http_status
+from safelight.http_errors import http_status
 from safelight.renderer import RenderedChat
 from tiny_model import (
     IMAGE_TOKEN,
@@ -55,102 +44,10 @@ from tiny_model import (
 pytestmark = pytest.mark.timeout(60)
 
 
-class Gate:
-    """Holds whoever passes until it is opened, and tells when somebody is there."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self.opened = threading.Event()
-        self.passed = 0
-
-    def __call__(self, *_: object) -> None:
-        self.entered.set()
-        assert self.opened.wait(30)
-        self.passed += 1
-
-    async def wait_entered(self) -> None:
-        assert await asyncio.to_thread(self.entered.wait, 30)
-
-
-class Model:
-    """The tiny model with gates: what happens while a payload is fetched and while it decodes."""
-
-    def __init__(self, **options: Any) -> None:
-        self.fetching: dict[bytes, Callable[[], object]] = {}
-        self.decoding: dict[bytes, Callable[[], object]] = {}
-        self.fetched: list[bytes] = []
-        self.decoded: list[bytes] = []
-        self.states: list[MultiModalApplyState] = []
-        model = self
-
-        class GatedImageMediaIO(ImageMediaIO):
-            def load_bytes_ref(self, data: bytes) -> MediaRef[Image.Image]:
-                model.fetched.append(data)
-                model.fetching.get(data, int)()
-
-                def passing(image: Image.Image) -> Image.Image:
-                    model.decoded.append(data)
-                    model.decoding.get(data, int)()
-                    return image
-
-                return super().load_bytes_ref(data).map(passing)
-
-        class Info(ProcessingInfo):
-            media_ios: ClassVar = {"image": GatedImageMediaIO}
-
-        class Family(TinyProcessor):
-            two_phase = True
-
-            def apply_phase1(self, *args: Any) -> MultiModalApplyState:
-                state = super().apply_phase1(*args)
-                model.states.append(state)
-                return state
-
-        self.processor = make_processor(Family, Info, **options)
-        self.image_processor = self.processor.info.image_processor
-
-    def forks_are_released(self) -> bool:
-        raws = [
-            items.get_raw(index)
-            for state in self.states
-            for items in state.items.values()
-            for index in range(len(items))
-        ]
-        refs = [raw for raw in raws if isinstance(raw, MediaRef)]
-        return (
-            bool(refs)
-            and all(state.is_closed for state in self.states)
-            and (all(ref.data == b"" for ref in refs))
-        )
-
-
-def picture(seed: int, size: tuple[int, int] = (16, 8)) -> bytes:
-    width, height = size
-    rng = np.random.default_rng(seed)
-    return png(Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)))
-
-
-def chat(*payloads: bytes | None, **fields: Any) -> list[dict[str, Any]]:
-    parts: list[Any] = []
-    for number, payload in enumerate(payloads):
-        parts += [
-            f"{number}:",
-            image_part(None if payload is None else data_url(payload), **fields),
-        ]
-    return [{"role": "user", "content": parts}]
-
-
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(coroutine)
-
-
 @pytest.fixture(autouse=True)
 def pool_is_left_idle() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 30
-    while (stats := media_pool().stats()).queued or stats.idle < stats.threads:
-        assert time.monotonic() < deadline, "a job was left behind"
-        time.sleep(0.01)
+    wait_until_pool_is_idle()
 
 
 @pytest.fixture
@@ -162,13 +59,6 @@ def model() -> Model:
 def renderer(model: Model) -> Iterator[Renderer]:
     with Renderer(model.processor, cache=MultiModalProcessorOnlyCache(1 << 20)) as renderer:
         yield renderer
-
-
-def works(renderer: Renderer) -> bool:
-    """Whether the renderer still renders, a chat that it has not seen."""
-    number = time.perf_counter_ns() % (1 << 32)
-    rendered = renderer.render_chat(chat(picture(number)))
-    return rendered.inputs["mm_cache_hits"] == {"image": [False]}
 
 
 # --- the result ---
@@ -361,222 +251,6 @@ def test_one_renderer_serves_several_threads_and_loops(model: Model, renderer: R
     assert model.forks_are_released()
 
 
-# --- cancellation ---
-
-
-def test_cancelled_while_fetching(model: Model, renderer: Renderer) -> None:
-    payload = picture(1)
-    gate = model.fetching[payload] = Gate()
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
-        await gate.wait_entered()
-        task.cancel()
-        gate.opened.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
-    assert model.states == []
-    assert works(renderer)
-
-
-def test_cancelled_before_phase_1_has_begun(model: Model, renderer: Renderer) -> None:
-    busy = Gate()
-    model.image_processor.before = busy
-
-    async def main() -> None:
-        first = asyncio.create_task(renderer.render_chat_async(chat(picture(1))))
-        await busy.wait_entered()
-        second = asyncio.create_task(renderer.render_chat_async(chat(picture(2))))
-        while len(model.fetched) < 2:  # noqa: ASYNC110 - it is set by a thread
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second  # withdrawn: it does not wait for the worker
-        assert not first.done()
-        busy.opened.set()
-        await first
-
-    run(main())
-    assert len(model.states) == 1
-    assert model.decoded == [picture(1)]
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_cancelled_during_phase_1(model: Model, renderer: Renderer, times: int) -> None:
-    payload, gate = picture(1), Gate()
-    model.processor._validate_item = gate
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
-        await gate.wait_entered()
-        for _ in range(times):
-            task.cancel()
-            await asyncio.sleep(0.01)
-            assert not task.done(), "what the worker has begun is never abandoned"
-        gate.opened.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert model.forks_are_released()
-
-    run(main())
-    assert works(renderer)
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_cancelled_while_decoding(model: Model, renderer: Renderer, times: int) -> None:
-    """Running decodes finish, those that have not begun are withdrawn."""
-    threads = media_pool().max_threads
-    payloads = [picture(n) for n in range(threads + 2)]
-    gates = [Gate() for _ in payloads]
-    model.decoding.update(zip(payloads, gates, strict=True))
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(*payloads)))
-        for gate in gates[:threads]:
-            await gate.wait_entered()
-        for _ in range(times):
-            task.cancel()
-            await asyncio.sleep(0.01)
-            assert not task.done()
-        assert not model.forks_are_released(), "running decodes need their payloads"
-        for gate in gates:
-            gate.opened.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert model.forks_are_released()
-
-    run(main())
-    assert [gate.passed for gate in gates] == [1] * threads + [0, 0]
-    (state,) = model.states
-    assert all(job.future.done() for job in state.decodes)
-    assert works(renderer)
-
-
-def test_cancelled_while_its_decode_fails(model: Model, renderer: Renderer) -> None:
-    payload, gate = picture(1), Gate()
-
-    def fail() -> None:
-        gate()
-        raise ValueError("no")
-
-    model.decoding[payload] = fail
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
-        await gate.wait_entered()
-        task.cancel()
-        await asyncio.sleep(0.01)
-        gate.opened.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
-    assert model.forks_are_released()
-    assert works(renderer)
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_cancelled_during_phase_2(model: Model, renderer: Renderer, times: int) -> None:
-    payload, gate = picture(1), Gate()
-    model.image_processor.before = gate
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
-        await gate.wait_entered()
-        for _ in range(times):
-            task.cancel()
-            await asyncio.sleep(0.01)
-            assert not task.done()
-        gate.opened.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert model.forks_are_released()
-
-    run(main())
-    rendered = renderer.render_chat(chat(payload))
-    assert rendered.inputs["mm_cache_hits"] == {"image": [True]}, "the work was not in vain"
-
-
-def test_a_timeout_is_a_cancellation(model: Model, renderer: Renderer) -> None:
-    payload = picture(1)
-    gate = model.decoding[payload] = Gate()
-
-    async def main() -> None:
-        threading.Timer(0.2, gate.opened.set).start()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(renderer.render_chat_async(chat(payload)), 0.05)
-
-    run(main())
-    assert model.forks_are_released()
-    assert works(renderer)
-
-
-def test_one_of_many_is_cancelled_and_the_others_are_served(
-    model: Model, renderer: Renderer
-) -> None:
-    payload = picture(1)
-    gate = model.decoding[payload] = Gate()
-
-    async def main() -> list[Any]:
-        tasks = [asyncio.create_task(renderer.render_chat_async(chat(payload))) for _ in range(3)]
-        await gate.wait_entered()
-        tasks[0].cancel()
-        await asyncio.sleep(0.01)
-        gate.opened.set()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    first, second, third = run(main())
-    assert isinstance(first, asyncio.CancelledError)
-    assert same(second.inputs, third.inputs)
-    assert model.forks_are_released()
-
-
-def test_a_renderer_that_is_closed_under_a_render_leaves_nothing_open(model: Model) -> None:
-    payload = picture(1)
-    gate = model.decoding[payload] = Gate()
-    renderer = Renderer(model.processor)
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
-        await gate.wait_entered()
-        await asyncio.to_thread(renderer.close)
-        gate.opened.set()
-        with pytest.raises(RuntimeError, match="shutdown"):
-            await task
-
-    run(main())
-    assert model.forks_are_released()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_cancelled_anywhere_and_nothing_is_left(
-    model: Model, renderer: Renderer, seed: int
-) -> None:
-    rng = random.Random(seed)
-    payloads = [picture(n, (8, 8)) for n in range(6)]
-    chats = [chat(*rng.choices(payloads, k=rng.randrange(4))) for _ in range(60)]
-    for payload in payloads[:3]:
-        model.decoding[payload] = lambda: time.sleep(0.001)
-
-    async def main() -> list[Any]:
-        tasks = [asyncio.create_task(renderer.render_chat_async(messages)) for messages in chats]
-        for task in rng.sample(tasks, 40):
-            await asyncio.sleep(rng.choice((0, 0, 0.001, 0.003)))
-            for _ in range(rng.randrange(1, 4)):
-                task.cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    results = run(main())
-    for result in results:
-        assert isinstance(result, (RenderedChat, asyncio.CancelledError)), result
-    assert 20 <= sum(isinstance(result, RenderedChat) for result in results) < 60
-    assert all(state.is_closed for state in model.states)
-    assert works(renderer)
-
-
 # --- any chats ---
 
 _GOOD = [picture(n, (8 * (1 + n % 3), 8)) for n in range(4)]
@@ -628,168 +302,6 @@ def _outcome(renderer: Renderer, messages: object) -> RenderedChat | Exception:
         return renderer.render_chat(messages)
     except (MediaError, RequestError) as error:
         return error
-
-
-# --- failures ---
-
-
-@pytest.mark.parametrize(
-    ("url", "error", "status"),
-    [
-        ("data:image/png;base64", BlockedURLError, 400),
-        ("data:image/png,s3cr3t", BlockedURLError, 400),
-        ("s3cr3t.png", BlockedURLError, 400),
-        ("ftp://s3cr3t/a.png", BlockedURLError, 400),
-        ("file:///s3cr3t/a.png", BlockedURLError, 400),
-        ("data:image/png;base64,s3cr3t!!", DecodeError, 422),
-        ("data:image/png;base64,AAA", DecodeError, 422),
-        ("data:image/png;base64,", MediaError, 422),
-        (data_url(b"s3cr3t, no image"), HeaderError, 422),
-        (data_url(png(Image.new("RGB", (8, 8)))[:30]), HeaderError, 422),
-        (data_url(picture(1, (64, 64))[:-60]), DecodeError, 422),
-    ],
-)
-def test_bad_media_is_one_clear_error_with_its_place_and_status(
-    model: Model, renderer: Renderer, url: str, error: type[FetchError | MediaError], status: int
-) -> None:
-    good = chat(picture(1), picture(2), picture(3))
-    messages = [
-        *good,
-        {"role": "user", "content": [image_part(url), image_part(data_url(picture(4)))]},
-    ]
-    with pytest.raises(error) as caught:
-        renderer.render_chat(messages)
-    assert str(caught.value).startswith("image 3: ")
-    assert "\n" not in str(caught.value)
-    assert (caught.value.modality, caught.value.index) == ("image", 3)
-    assert isinstance(caught.value, ValueError)
-    assert http_status(caught.value) == status
-    body = error_body(caught.value)["error"]
-    assert (body["modality"], body["index"], body["param"]) == ("image", 3, None)
-    for text in (str(caught.value), str(body)):
-        assert "s3cr3t" not in text
-        assert " at 0x" not in text
-    assert renderer.cache is not None
-    assert renderer.cache.stats().entries == 0
-    assert renderer.render_chat(good).inputs["mm_cache_hits"] == {"image": [False] * 3}
-
-
-def test_kinds_of_bad_images_are_told_apart(renderer: Renderer) -> None:
-    jpeg = io.BytesIO()
-    Image.new("RGB", (64, 64)).save(jpeg, "JPEG")
-    header = png(Image.new("RGB", (8, 8)))
-    size = (20_000).to_bytes(4, "big") * 2
-    ihdr = b"IHDR" + size + header[24:29]
-    bomb = header[:12] + ihdr + zlib.crc32(ihdr).to_bytes(4, "big") + header[33:]
-    kinds: dict[type[MediaError], bytes] = {
-        LimitError: bomb,
-        DecodeError: jpeg.getvalue()[:-20],
-        UnsupportedMediaError: b"%!PS-Adobe-3.0 EPSF-3.0\n",
-        HeaderError: b"\0" * 40,
-    }
-    for kind, payload in kinds.items():
-        with pytest.raises(kind, match=r"^image 1: ") as caught:
-            renderer.render_chat(chat(picture(1), payload))
-        assert type(caught.value) is kind
-        assert http_status(caught.value) == 422
-
-
-def test_the_first_failure_in_the_order_of_the_chat_is_raised(
-    model: Model, renderer: Renderer
-) -> None:
-    slow = picture(1)[:-30]
-    model.fetching[slow] = lambda: time.sleep(0.05)
-    messages = chat(picture(0))
-    messages[0]["content"] += [image_part("data:,x"), image_part("ftp://x"), image_part("data:")]
-    with pytest.raises(BlockedURLError, match=r"^image 1: data URL is not base64"):
-        renderer.render_chat(messages)
-    broken = [picture(n, (64, 64))[:-60] for n in (1, 2)]
-    model.decoding[picture(9)] = lambda: time.sleep(0.05)
-    with pytest.raises(DecodeError, match=r"^image 1: "):
-        renderer.render_chat(chat(picture(9), *broken))
-
-
-def test_an_oversize_image_is_refused_before_a_pixel_is_touched() -> None:
-    model = Model(media_io_kwargs={"image": {"max_image_pixels": 100}})
-    with Renderer(model.processor) as renderer:
-        with pytest.raises(LimitError) as caught:
-            renderer.render_chat(chat(picture(1, (8, 8)), picture(2, (16, 16))))
-        assert str(caught.value) == (
-            "image 1: image is 16x16 = 256 pixels, over max_image_pixels 100"
-        )
-        assert model.decoded == []
-        renderer.render_chat(chat(picture(1, (8, 8))))
-
-
-# --- budgets and limits ---
-
-
-def test_what_a_request_may_decode_to_is_bounded_and_hits_are_free(model: Model) -> None:
-    payloads = [picture(n, (16, 8)) for n in range(3)]
-    nbytes = 16 * 8 * 4
-    cache = MultiModalProcessorOnlyCache(1 << 20)
-    with Renderer(model.processor, cache=cache, max_decoded_bytes=2 * nbytes) as renderer:
-        renderer.render_chat(chat(*payloads[:2]))
-        with pytest.raises(
-            LimitError, match=r"image \d: the request's decoded bytes are 1536, over"
-        ):
-            renderer.render_chat(chat(*payloads))
-        for _ in range(3):  # each request has its own
-            renderer.render_chat(chat(*payloads[1:]))
-
-
-def test_a_hit_gives_its_share_of_the_budget_back(model: Model) -> None:
-    cache = MultiModalProcessorOnlyCache(1 << 20)
-    with Renderer(model.processor, cache=cache) as renderer:
-        renderer.render_chat(chat(picture(1)))
-        rendered = renderer.render_chat(chat(picture(1), picture(2), picture(2)))
-    charges: list[Any] = [ref._charge for ref in rendered.refs if ref is not None]
-    (budget,) = {charge._budget for charge in charges}
-    assert budget.used_bytes == 16 * 8 * 4, "only what was decoded is held"
-
-
-def test_a_failed_or_cancelled_request_holds_no_budget(model: Model, renderer: Renderer) -> None:
-    held: list[Any] = []
-    payload, gate = picture(1), Gate()
-    model.processor._validate_item = lambda items, *_: held.append(
-        items["image"].get_raw(0)._charge._budget
-    )
-    model.decoding[payload] = gate
-    threads = media_pool().max_threads
-    blocking = [picture(100 + n) for n in range(threads)]
-    gates = [model.decoding.setdefault(other, Gate()) for other in blocking]
-
-    async def main() -> None:
-        task = asyncio.create_task(renderer.render_chat_async(chat(*blocking, payload)))
-        for other in gates:
-            await other.wait_entered()  # type: ignore[attr-defined]
-        task.cancel()
-        await asyncio.sleep(0.01)
-        for other in gates:
-            other.opened.set()  # type: ignore[attr-defined]
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    run(main())
-    assert held[0].used_bytes == threads * 16 * 8 * 4, "what never ran is given back"
-
-
-def test_what_a_request_may_bring_is_bounded(model: Model) -> None:
-    payload = picture(1)
-    with Renderer(model.processor, max_download_bytes=2 * len(payload) + 4) as renderer:
-        renderer.render_chat(chat(payload, payload))
-        with pytest.raises(PayloadTooLargeError, match=r"^image \d: the request's encoded bytes"):
-            renderer.render_chat(chat(payload, payload, payload))
-        renderer.render_chat(chat(payload, payload))
-
-
-def test_too_many_items_are_refused_before_any_is_fetched() -> None:
-    model = Model(limit_mm_per_prompt={"image": 2})
-    with Renderer(model.processor) as renderer:
-        with pytest.raises(RequestError, match="the prompt has 3 image items, over limit_mm_per"):
-            renderer.render_chat(chat(*[picture(1)] * 3))
-        assert model.fetched == []
-        renderer.render_chat(chat(*[picture(1)] * 2))
 
 
 # --- options of a request ---

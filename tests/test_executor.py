@@ -202,15 +202,18 @@ def test_a_batch_wakes_its_loop_once() -> None:
 
 def test_run_async_returns_raises_and_withdraws() -> None:
     pool = MediaPool(1)
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        gate.wait(30)
 
     async def main() -> None:
         assert await pool.run_async(int, "ff", base=16) == 255
         with pytest.raises(ValueError, match="invalid literal"):
             await pool.run_async(int, "x")
-        blocker = pool.submit(gate.wait, 30)
-        while not blocker.running():
-            await asyncio.sleep(0.001)
+        blocker = pool.submit(block)
+        await asyncio.to_thread(begun.wait, 30)
         queued = asyncio.create_task(pool.run_async(int))
         await asyncio.sleep(0)
         assert pool.stats().queued == 1

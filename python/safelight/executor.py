@@ -296,7 +296,8 @@ async def _drain_async(jobs: list[MediaDecodeJob]) -> None:
     cancelled: asyncio.CancelledError | None = None
     while True:
         try:
-            await MediaPool.wait_async(own)
+            if own:
+                await MediaPool.wait_async(own)
             if foreign:
                 await asyncio.wait([asyncio.wrap_future(_end_of(future)) for future in foreign])
         except asyncio.CancelledError as error:

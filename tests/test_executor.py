@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -143,3 +146,174 @@ def test_double_cancellation_withdraws_what_has_not_begun_and_drains_the_rest(
     assert jobs[1].future.cancelled()
     assert not queued.started.is_set()
     pool.shutdown()
+
+
+def test_jobs_stream_as_they_end() -> None:
+    pool = MediaPool(3)
+    gates = [threading.Event() for _ in range(3)]
+    jobs = [pool.submit(gate.wait, 30) for gate in gates]
+    order = []
+    gates[2].set()
+    for job in pool.as_completed(jobs):
+        order.append(jobs.index(job))
+        gates[order[-1] - 1].set()
+    assert order == [2, 1, 0]
+    assert [job.result() for job in jobs] == [True] * 3
+    pool.shutdown()
+
+
+def test_jobs_stream_to_an_event_loop_as_they_end() -> None:
+    pool = MediaPool(3)
+    gates = [threading.Event() for _ in range(3)]
+
+    async def main() -> list[int]:
+        jobs = [pool.submit(gate.wait, 30) for gate in gates]
+        order: list[int] = []
+        gates[2].set()
+        async for job in pool.as_completed_async(jobs):
+            order.append(jobs.index(job))
+            gates[order[-1] - 1].set()
+        return order
+
+    assert asyncio.run(main()) == [2, 1, 0]
+    pool.shutdown()
+
+
+def test_a_batch_wakes_its_loop_once() -> None:
+    pool = MediaPool(2)
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        calls = 0
+        call_soon_threadsafe = loop.call_soon_threadsafe
+
+        def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+            nonlocal calls
+            calls += 1
+            return call_soon_threadsafe(*args, **kwargs)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
+        await pool.wait_async(pool.submit_batch([int] * 64))
+        return calls
+
+    assert asyncio.run(main()) == 1
+    pool.shutdown()
+
+
+def test_run_async_returns_raises_and_withdraws() -> None:
+    pool = MediaPool(1)
+    gate, begun = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        gate.wait(30)
+
+    async def main() -> None:
+        assert await pool.run_async(int, "ff", base=16) == 255
+        with pytest.raises(ValueError, match="invalid literal"):
+            await pool.run_async(int, "x")
+        blocker = pool.submit(block)
+        await asyncio.to_thread(begun.wait, 30)
+        queued = asyncio.create_task(pool.run_async(int))
+        await asyncio.sleep(0)
+        assert pool.stats().queued == 1
+        queued.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await queued
+        gate.set()
+        await pool.wait_async([blocker])
+
+    asyncio.run(main())
+    pool.shutdown()
+
+
+def test_background_jobs_wait_for_those_in_the_foreground() -> None:
+    pool = MediaPool(1)
+    gate = threading.Event()
+    order: list[str] = []
+    pool.submit(gate.wait, 30)
+    late = pool.submit_batch([partial(order.append, "background")], background=True)
+    soon = pool.submit_batch([partial(order.append, "foreground")])
+    gate.set()
+    pool.wait([*late, *soon])
+    assert order == ["foreground", "background"]
+    pool.shutdown()
+
+
+def test_job_tells_its_state() -> None:
+    pool = MediaPool(1)
+    gate, begun = threading.Event(), threading.Event()
+
+    def work() -> str:
+        begun.set()
+        gate.wait(30)
+        return "v"
+
+    running, queued = pool.submit_batch([work, work])
+    assert begun.wait(30)
+    assert (running.running(), running.done(), running.cancel()) == (True, False, False)
+    with pytest.raises(TimeoutError):
+        running.result(timeout=0.01)
+    assert (queued.running(), queued.cancel(), queued.cancel()) == (False, True, True)
+    assert (queued.done(), queued.cancelled()) == (True, True)
+    with pytest.raises(CancelledError):
+        queued.result()
+    with pytest.raises(ValueError, match="not a number"):
+        running.result(timeout=float("nan"))
+    gate.set()
+    assert (running.result(timeout=float("inf")), running.exception()) == ("v", None)
+    pool.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("setting", "threads"), [("1", 1), (" 3 ", 3), ("0", None), ("many", None), ("1000000", None)]
+)
+def test_threads_are_what_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, setting: str, threads: int | None
+) -> None:
+    monkeypatch.setenv("SAFELIGHT_MEDIA_THREADS", setting)
+    if threads is None:
+        with pytest.raises(ValueError, match="must be"):
+            MediaPool()
+    else:
+        assert MediaPool().max_threads == threads
+
+
+def test_base_exception_of_a_decode_is_raised_as_it_is() -> None:
+    cause = KeyboardInterrupt()
+    jobs = submit_media_decodes([Ref("a"), Ref(cause)])
+    with pytest.raises(KeyboardInterrupt) as info:
+        collect_media_decodes(jobs, lambda *_: LookupError("not asked for"))
+    assert info.value is not cause
+    assert info.value.__cause__ is cause
+
+
+def test_interrupted_collector_drains_first() -> None:
+    pool = MediaPool(1)
+    running, queued = Ref("a"), Ref("b")
+    running.gate = threading.Event()
+    jobs = submit_media_decodes([running, queued], pool)
+    assert running.started.wait(30)
+
+    def interrupt() -> None:
+        time.sleep(0.2)  # until the collector waits
+        os.kill(os.getpid(), signal.SIGINT)
+        while not jobs[1].future.cancelled():
+            time.sleep(0.001)
+        assert running.gate is not None
+        running.gate.set()
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        collect_media_decodes(jobs)
+    assert jobs[0].future.result() == "a"
+    assert not queued.started.is_set()
+    interrupter.join()
+    pool.shutdown()
+
+
+def test_jobs_given_twice_are_refused() -> None:
+    jobs: list[MediaDecodeJob] = []
+    with pytest.raises(TypeError, match="twice"):
+        submit_media_decodes([], jobs, jobs)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from safelight._safelight import Job, Mailbox, Pool, Watch, available_cores, is_worker, media_pool
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _THREADS_SETTING = "SAFELIGHT_MEDIA_THREADS"
 # Beyond this many threads decodes compete for memory bandwidth, not for cores.
@@ -95,6 +96,19 @@ class MediaPool(Pool):
     def stats(self) -> PoolStats:
         """Return the counters at this moment."""
         return PoolStats(**self._stats())
+
+    async def run_async(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return ``function(*args, **kwargs)``, run on the pool.
+
+        When the caller is cancelled, a job that has not begun is withdrawn; one that runs goes on.
+        """
+        job = self.submit(function, *args, **kwargs)
+        try:
+            await self.wait_async([job])
+        except asyncio.CancelledError:
+            job.cancel()
+            raise
+        return job.result()
 
     @staticmethod
     def wait(jobs: Sequence[Job[Any]]) -> None:
@@ -282,7 +296,8 @@ async def _drain_async(jobs: list[MediaDecodeJob]) -> None:
     cancelled: asyncio.CancelledError | None = None
     while True:
         try:
-            await MediaPool.wait_async(own)
+            if own:
+                await MediaPool.wait_async(own)
             if foreign:
                 await asyncio.wait([asyncio.wrap_future(_end_of(future)) for future in foreign])
         except asyncio.CancelledError as error:

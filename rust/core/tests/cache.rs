@@ -63,6 +63,7 @@ fn a_flight_ends_itself_and_no_later_one_of_its_key() {
     let (old, _, end_old) = begin(&cache, &pool, b"k", 0);
     assert!(!cache.invalidate(b"k"), "no entry, only a flight");
     let (new, is_first, end_new) = begin(&cache, &pool, b"k", 0);
+    assert_eq!(cache.stats().in_flight, 2);
     assert!(is_first, "the invalidated flight is not joined");
     end_old.send("old").unwrap();
     assert_eq!(value(&old), "old");

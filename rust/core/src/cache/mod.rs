@@ -93,6 +93,7 @@ where
                     flights: HashMap::new(),
                     parked: VecDeque::new(),
                     next_flight: 0,
+                    in_flight: 0,
                     in_flight_bytes: 0,
                     stats: Stats::default(),
                 }),
@@ -203,7 +204,7 @@ where
         let (flight, parked) = self.register(&mut state, pool, key, request, work);
         drop(state);
         match parked {
-            // Boxed or parked, the job is somebody's: this call only waits.
+            // Parked: whoever makes room for it submits it.
             None => {}
             Some(_) if is_runner() => {}
             Some(job) => {
@@ -236,7 +237,7 @@ where
             bytes: state.lru.bytes(),
             pinned_bytes: state.lru.pinned_bytes(),
             max_bytes: state.lru.max_bytes(),
-            in_flight: state.flights.len(),
+            in_flight: state.in_flight,
             in_flight_bytes: state.in_flight_bytes,
             ..state.stats
         }
@@ -271,6 +272,7 @@ where
         // Their own locks may be held for ever and their waiters are the parent's: leaked.
         std::mem::forget(std::mem::take(&mut state.flights));
         std::mem::forget(std::mem::take(&mut state.parked));
+        state.in_flight = 0;
         state.in_flight_bytes = 0;
         true
     }
@@ -290,6 +292,7 @@ where
     ) -> (Arc<CacheFlight<V, E>>, Option<Job>) {
         let id = state.next_flight;
         state.next_flight += 1;
+        state.in_flight += 1;
         let admission = Arc::new(Admission {
             predicted: request.predicted,
             admitted: AtomicBool::new(false),

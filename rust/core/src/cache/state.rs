@@ -18,6 +18,8 @@ pub(super) struct State<V, E> {
     /// Flights that wait for in-flight bytes, oldest first.
     pub(super) parked: VecDeque<Parked>,
     pub(super) next_flight: u64,
+    /// Flights that have not ended, those of invalidated keys included.
+    pub(super) in_flight: usize,
     pub(super) in_flight_bytes: u64,
     pub(super) stats: Stats,
 }
@@ -152,6 +154,7 @@ impl<V, E> State<V, E> {
         admission: &Admission,
         max_in_flight_bytes: u64,
     ) -> Vec<(Arc<Pool>, Job)> {
+        self.in_flight = self.in_flight.saturating_sub(1);
         self.vacate(admission);
         self.unpark(max_in_flight_bytes)
     }

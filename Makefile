@@ -116,8 +116,8 @@ $(STAMPS)/test: requirements/test.txt requirements/torch.txt requirements/constr
 	@if UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=5 UV_HTTP_CONNECT_TIMEOUT=3 \
 		$(INSTALL) --torch-backend=cpu --dry-run --no-deps -r requirements/torch.txt 2>/dev/null; \
 	then backend=--torch-backend=cpu; else backend=; fi; \
-	echo "$(INSTALL) $$backend -r requirements/torch.txt"; \
-	$(INSTALL) $$backend -r requirements/torch.txt
+	echo "torch is the largest of all: up to 3 GB to download, once"; \
+	$(INSTALL:--quiet=) $$backend -r requirements/torch.txt
 	@touch $@
 
 $(STAMPS)/nasm: $(STAMPS)/venv

@@ -42,7 +42,7 @@ lint: lint-rust lint-python lint-house ## every static check; `make -k lint` rep
 
 bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-benchmark: one table of ratios in benches/out
 	@rm -rf benches/out target/criterion && mkdir -p benches/out
-	cargo bench --quiet --workspace --exclude safelight-py $(NATIVE) -- --quiet
+	cargo bench --quiet --workspace --exclude safelight-py $(NATIVE) -- --quiet --warm-up-time 1 --measurement-time 3
 	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
 	@$(BIN)/python benches/report.py
 

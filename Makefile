@@ -42,7 +42,7 @@ lint: lint-rust lint-python lint-house ## every static check; `make -k lint` rep
 
 bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-benchmark: one table of ratios in benches/out
 	@rm -rf benches/out target/criterion && mkdir -p benches/out
-	cargo bench --quiet --workspace --exclude safelight-py $(NATIVE) -- --quiet
+	cargo bench --quiet --workspace --exclude safelight-py $(NATIVE) -- --quiet --warm-up-time 1 --measurement-time 3
 	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
 	@$(BIN)/python benches/report.py
 
@@ -116,8 +116,8 @@ $(STAMPS)/test: requirements/test.txt requirements/torch.txt requirements/constr
 	@if UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=5 UV_HTTP_CONNECT_TIMEOUT=3 \
 		$(INSTALL) --torch-backend=cpu --dry-run --no-deps -r requirements/torch.txt 2>/dev/null; \
 	then backend=--torch-backend=cpu; else backend=; fi; \
-	echo "$(INSTALL) $$backend -r requirements/torch.txt"; \
-	$(INSTALL) $$backend -r requirements/torch.txt
+	echo "torch is the largest of all: up to 3 GB to download, once"; \
+	$(INSTALL:--quiet=) $$backend -r requirements/torch.txt
 	@touch $@
 
 $(STAMPS)/nasm: $(STAMPS)/venv

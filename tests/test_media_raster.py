@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,33 @@ def test_the_environment_overrides_the_decoder(
     for name in ("jpeg", "png"):
         ImageMediaIO().load_bytes(PAYLOADS[name])
     assert ran == native
+
+
+@pytest.mark.parametrize("kind", ["eXIf", "raw profile", "xmp"])
+def test_an_orientation_behind_the_pixels_turns_the_image_as_in_pillow(kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    body = exif.tobytes()
+    xmp = (
+        b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-'
+        b'syntax-ns#"><rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" '
+        b'tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+    )
+    profile = b"\nexif\n%8d\n%s\n" % (len(body), body.hex().encode())
+    name, content = {
+        "eXIf": (b"eXIf", body.removeprefix(b"Exif\0\0")),
+        "raw profile": (b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(profile)),
+        "xmp": (b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + xmp),
+    }[kind]
+    plain = PAYLOADS["png"]
+    end = plain.rindex(b"IEND") - 4
+    chunk = struct.pack(">I", len(content)) + name + content
+    chunk += struct.pack(">I", zlib.crc32(name + content))
+    data = plain[:end] + chunk + plain[end:]
+    native = ImageMediaIO().load_bytes(data)
+    pillow = ImageMediaIO(decoder="pillow").load_bytes(data)
+    assert native.size == pillow.size == (37, 61)
+    assert native.tobytes() == pillow.tobytes()
 
 
 def test_decoders_are_chosen_by_format() -> None:

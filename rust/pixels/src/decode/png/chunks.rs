@@ -103,6 +103,10 @@ pub(super) fn read(data: &[u8]) -> Result<Chunks<'_>, Declined> {
             b"IEND" => break,
             b"fcTL" if is_animated => break,
             b"tEXt" | b"zTXt" | b"iTXt" | b"eXIf" | b"tIME" => {
+                if may_turn(&chunk) {
+                    // A probe does not look behind the pixels, but Pillow turns by what is there.
+                    return Err(Declined("orientation behind the pixels"));
+                }
                 state.is_past_pixels = true;
                 state.take(&mut chunks, &chunk)?;
             }
@@ -110,6 +114,17 @@ pub(super) fn read(data: &[u8]) -> Result<Chunks<'_>, Declined> {
         }
     }
     Ok(chunks)
+}
+
+/// Whether `chunk` may hold an EXIF orientation.
+fn may_turn(chunk: &Chunk<'_>) -> bool {
+    match &chunk.name {
+        b"eXIf" => true,
+        b"tEXt" | b"zTXt" | b"iTXt" => split(chunk.body).is_some_and(|(keyword, _)| {
+            keyword == b"Raw profile type exif" || keyword == b"XML:com.adobe.xmp"
+        }),
+        _ => false,
+    }
 }
 
 fn header<'a>(chunk: &Chunk<'a>) -> Result<Chunks<'a>, Declined> {

@@ -23,14 +23,14 @@ use crate::pool::{
 type Entries = Cache<Object, Raised>;
 
 struct CacheSlot {
-    entries: Renewable<Arc<Entries>>,
+    entries: Renewable<Entries>,
     max_bytes: u64,
     max_in_flight_bytes: u64,
 }
 
 impl CacheSlot {
-    fn fresh(max_bytes: u64, max_in_flight_bytes: u64) -> Arc<Entries> {
-        Arc::new(Cache::new(max_bytes, max_in_flight_bytes))
+    fn fresh(max_bytes: u64, max_in_flight_bytes: u64) -> Entries {
+        Cache::new(max_bytes, max_in_flight_bytes)
     }
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct PyCache {
 }
 
 impl PyCache {
-    fn entries(&self) -> &Arc<Entries> {
+    fn entries(&self) -> &Entries {
         self.slot.entries.get()
     }
 

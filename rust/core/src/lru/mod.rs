@@ -187,6 +187,7 @@ impl<V> Lru<V> {
     ///
     /// Whether it can fit is known before anything is evicted. A key that is stored again may
     /// change its weight and keeps its pins.
+    #[inline]
     pub fn insert(&mut self, key: &[u8], value: V, weight: u64) -> Insert<V> {
         let query = Query::new(key);
         let hash = query.hash(&self.hasher);
@@ -345,6 +346,7 @@ impl<V> Lru<V> {
         }
     }
 
+    #[inline]
     fn make_room(&mut self, weight: u64, evicted: &mut Evicted<V>) {
         while self.bytes > self.max_bytes - weight {
             let oldest = self.oldest;
@@ -381,6 +383,7 @@ impl<V> Lru<V> {
     }
 
     /// Empty the node and put it on the free list.
+    #[inline]
     fn take(&mut self, index: u32) -> V {
         if self.node(index).pins == 0 {
             self.unlink(index);

@@ -14,7 +14,11 @@ fuzz_target!(|bytes: &[u8]| {
     for call in calls.chunks_exact(3) {
         // Half of the keys are as long as a digest, which is kept in another way.
         let long = [call[1]; 32];
-        let key = if call[1] % 2 == 0 { &long[..] } else { &long[..1] };
+        let key = if call[1] % 2 == 0 {
+            &long[..]
+        } else {
+            &long[..1]
+        };
         match call[0] % 8 {
             0..=2 => {
                 alive += 1;

@@ -2,6 +2,8 @@
 
 // PyO3 hands extracted arguments over by value.
 #![expect(clippy::needless_pass_by_value)]
+// Doc comments of what Python sees are its docstrings.
+#![expect(clippy::doc_markdown)]
 
 use pyo3::prelude::*;
 

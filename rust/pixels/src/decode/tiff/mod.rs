@@ -1,4 +1,4 @@
-//! The plain kinds of TIFF: whole strips of one plane, uncompressed, PackBits, LZW or Deflate.
+//! The plain kinds of TIFF: whole strips of one plane, uncompressed, `PackBits`, LZW or Deflate.
 //!
 //! Gray of 1, 8 and 16 bits, RGB, RGBA, CMYK and palettes. Whatever else a file has, tiles, other
 //! compressions, an orientation, metadata that Pillow walks after the load, is declined.

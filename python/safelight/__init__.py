@@ -36,10 +36,12 @@ from safelight.spec import DecodeSpec
 
 if TYPE_CHECKING:
     from safelight.budget import DecodedBudget, DownloadBudget
-    from safelight.cache import MediaCache, MultiModalProcessorOnlyCache
+    from safelight.cache import CacheStats, MediaCache, MultiModalProcessorOnlyCache
     from safelight.connector import MEDIA_CONNECTOR_REGISTRY, MediaConnector
     from safelight.executor import (
         MediaDecodeJob,
+        MediaPool,
+        PoolStats,
         collect_media_decodes,
         collect_media_decodes_async,
         media_pool,
@@ -77,9 +79,9 @@ _LAZY = {
     name: module
     for module, names in {
         "budget": "DecodedBudget DownloadBudget",
-        "cache": "MediaCache MultiModalProcessorOnlyCache",
+        "cache": "CacheStats MediaCache MultiModalProcessorOnlyCache",
         "connector": "MEDIA_CONNECTOR_REGISTRY MediaConnector",
-        "executor": "MediaDecodeJob collect_media_decodes collect_media_decodes_async media_pool "
+        "executor": "MediaDecodeJob MediaPool PoolStats collect_media_decodes collect_media_decodes_async media_pool "
         "submit_media_decodes",
         "hashing": "MultiModalHasher",
         "http_errors": "error_body http_status",
@@ -100,6 +102,7 @@ __all__ = [
     "BaseMultiModalProcessor",
     "BlockedURLError",
     "CacheMissError",
+    "CacheStats",
     "DecodeError",
     "DecodeSpec",
     "DecodedBudget",
@@ -119,6 +122,7 @@ __all__ = [
     "MediaDecodeJob",
     "MediaError",
     "MediaIO",
+    "MediaPool",
     "MediaRef",
     "ModalityDataItems",
     "MultiModalApplyState",
@@ -133,6 +137,7 @@ __all__ = [
     "NeedMoreBytes",
     "PayloadTooLargeError",
     "PlaceholderRange",
+    "PoolStats",
     "ProcessingInfo",
     "ProcessorInputs",
     "RawRefError",

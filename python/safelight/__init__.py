@@ -81,8 +81,8 @@ _LAZY = {
         "budget": "DecodedBudget DownloadBudget",
         "cache": "CacheStats MediaCache MultiModalProcessorOnlyCache",
         "connector": "MEDIA_CONNECTOR_REGISTRY MediaConnector",
-        "executor": "MediaDecodeJob MediaPool PoolStats collect_media_decodes collect_media_decodes_async media_pool "
-        "submit_media_decodes",
+        "executor": "MediaDecodeJob MediaPool PoolStats collect_media_decodes "
+        "collect_media_decodes_async media_pool submit_media_decodes",
         "hashing": "MultiModalHasher",
         "http_errors": "error_body http_status",
         "inputs": "MultiModalFieldConfig MultiModalInputs MultiModalKwargsItem "

@@ -94,6 +94,15 @@ def test_a_format_that_is_not_served_is_refused_early(load):
         assert server.sent_bytes < FEW
 
 
+def test_a_page_in_place_of_an_image_is_refused_early(load):
+    page = b"<!doctype html><title>Not found</title>" + b"<p>Sorry.</p>" * (1 << 20)
+    with Server(slowly(page)) as server:
+        with pytest.raises((HeaderError, UnsupportedMediaError)):
+            load(connector(), server.url, ImageMediaIO())
+        wait_until_idle(server)
+        assert server.sent_bytes < FEW
+
+
 class Judge(MediaIO[bytes]):
     """A decoder that says what it is asked, and can refuse."""
 

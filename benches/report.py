@@ -105,7 +105,7 @@ def plot(rows: list[Row], target: Path) -> None:
     """Draw each ratio as a bar on a logarithmic axis, and each target as a mark on it."""
     import matplotlib as mpl
     from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     mpl.use("Agg")
     figure, axes = plt.subplots(figsize=(9, 1.2 + 0.32 * len(rows)), layout="constrained")
@@ -119,9 +119,9 @@ def plot(rows: list[Row], target: Path) -> None:
     axes.set_yticks(places, [f"{row.name} · {row.side}" for row in rows])
     axes.invert_yaxis()
     axes.set_xscale("log")
-    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        axis(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
-    axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.15, y=0.01)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("times faster than the baseline of the same run (median over median)")
     figure.legend(loc="outside upper right")

@@ -11,9 +11,10 @@ use safelight_core::base64;
 
 use crate::error::decode_error;
 
-/// Texts of this size and above are decoded with the interpreter released. Below it, handing the
-/// interpreter over costs more than decoding (`benches/python/test_base64.py`).
-const DETACH_BYTES: usize = 64 << 10;
+/// Texts of this size and above are decoded with the interpreter released. A smaller one holds it
+/// for less than a tenth of a millisecond, and handing it over would cost the caller its turn
+/// (`benches/python/test_base64.py`).
+const DETACH_BYTES: usize = 1 << 20;
 
 /// Decode strict base64 (RFC 4648 section 4: padded, no whitespace) from `data[start:]`.
 ///

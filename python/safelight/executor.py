@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 __all__ = [
     "MediaDecodeJob",
     "MediaPool",
+    "PoolStats",
     "collect_media_decodes",
     "collect_media_decodes_async",
+    "drain_media_decodes",
+    "drain_media_decodes_async",
     "media_pool",
     "submit_media_decodes",
 ]
@@ -290,7 +293,22 @@ async def collect_media_decodes_async(
     return _values(jobs, error_factory)
 
 
-async def _drain_async(jobs: list[MediaDecodeJob]) -> None:
+def drain_media_decodes(jobs: Sequence[MediaDecodeJob]) -> None:
+    """Withdraw the jobs that have not begun, and wait until the others have ended.
+
+    Raises nothing of theirs: what they came to no longer matters to the caller.
+    """
+    _withdraw(jobs)
+    _drain(jobs)
+
+
+async def drain_media_decodes_async(jobs: Sequence[MediaDecodeJob]) -> None:
+    """As `drain_media_decodes`, on an event loop. A cancellation goes on once all have ended."""
+    _withdraw(jobs)
+    await _drain_async(jobs)
+
+
+async def _drain_async(jobs: Sequence[MediaDecodeJob]) -> None:
     own = [job.future for job in jobs if isinstance(job.future, Job)]
     foreign = [job.future for job in jobs if not isinstance(job.future, Job)]
     cancelled: asyncio.CancelledError | None = None
@@ -309,7 +327,7 @@ async def _drain_async(jobs: list[MediaDecodeJob]) -> None:
         raise cancelled
 
 
-def _drain(jobs: list[MediaDecodeJob]) -> None:
+def _drain(jobs: Sequence[MediaDecodeJob]) -> None:
     try:
         _wait(jobs)
     except BaseException:
@@ -319,12 +337,12 @@ def _drain(jobs: list[MediaDecodeJob]) -> None:
         raise
 
 
-def _wait(jobs: list[MediaDecodeJob]) -> None:
+def _wait(jobs: Sequence[MediaDecodeJob]) -> None:
     MediaPool.wait([job.future for job in jobs if isinstance(job.future, Job)])
     futures.wait([job.future for job in jobs if not isinstance(job.future, Job)])
 
 
-def _withdraw(jobs: list[MediaDecodeJob]) -> None:
+def _withdraw(jobs: Sequence[MediaDecodeJob]) -> None:
     for job in jobs:
         job.future.cancel()
 

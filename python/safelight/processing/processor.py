@@ -186,8 +186,7 @@ class BaseMultiModalProcessor(ABC):
             )
         state = MultiModalApplyState(inputs, timing)
         try:
-            for position in _positions(state):
-                self._check_item(state, position)
+            self._check_items(state)
             if not _can_use_cache(inputs):
                 for position in _positions(state):
                     _require_media(state, position)
@@ -359,13 +358,14 @@ class BaseMultiModalProcessor(ABC):
             **scope_mm_kwargs(inputs.hf_processor_mm_kwargs, modality),
         }
 
-    def _check_item(self, state: MultiModalApplyState, position: _Position) -> None:
-        modality, index = position.modality, position.index
-        try:
+    def _check_items(self, state: MultiModalApplyState) -> None:
+        for modality, items in state.items.items():
             kwargs = self._scoped_kwargs(state.inputs, modality)
-            self._validate_item(state.items, modality, index, kwargs)
-        except MediaError as error:
-            raise error.at(modality, state.items[modality].get_original_index(index)) from error
+            for index in range(items.get_count()):
+                try:
+                    self._validate_item(state.items, modality, index, kwargs)
+                except MediaError as error:
+                    raise error.at(modality, items.get_original_index(index)) from error
 
     def _tokenize(self, prompt: str | list[int]) -> list[int]:
         """Token ids of a prompt whose placeholders are not expanded."""

@@ -7,7 +7,6 @@ happens, submitted work is drained before payloads are released.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +14,8 @@ from safelight.executor import (
     MediaDecodeJob,
     collect_media_decodes,
     collect_media_decodes_async,
+    drain_media_decodes,
+    drain_media_decodes_async,
     submit_media_decodes,
 )
 from safelight.inputs import MultiModalHashes, ProcessorInputs
@@ -92,14 +93,12 @@ class MultiModalApplyState:
         if self._is_closed:
             return
         self._is_closed = True
-        for job in self.decodes:
-            job.future.cancel()
-        for job in self.decodes:
-            if not job.future.cancelled():
-                job.future.exception()
-        for fork in self._forks:
-            fork.refund()
-            fork.release()
+        try:
+            drain_media_decodes(self.decodes)
+        finally:
+            for fork in self._forks:
+                fork.refund()
+                fork.release()
 
     async def close_async(self) -> None:
         """Close as `close` does, without holding up the event loop.
@@ -108,12 +107,8 @@ class MultiModalApplyState:
         """
         if self._is_closed:
             return
-        for job in self.decodes:
-            job.future.cancel()
         try:
-            # What the decodes came to matters no more, only that they have ended.
-            with suppress(Exception):
-                await collect_media_decodes_async(self.decodes)
+            await drain_media_decodes_async(self.decodes)
         finally:
             self.close()
 

@@ -18,5 +18,6 @@ pub mod pool;
 pub mod probe;
 mod reader;
 mod sync;
+mod xmp;
 
 pub use error::{Bound, Error, ErrorKind, Result};

@@ -8,6 +8,7 @@ use crate::exif::{self, Block, Directory, End};
 use crate::limits::Budget;
 use crate::probe::{Format, ImageHeader};
 use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::xmp;
 
 const SOF0: u8 = 0xC0;
 const DHT: u8 = 0xC4;
@@ -84,7 +85,7 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         .exif
         .map(|block| exif::parse_block(&block, &mut budget))
         .unwrap_or_default();
-    header.set_facts(facts, || segments.xmp.and_then(exif::xmp_orientation));
+    header.set_facts(facts, || segments.xmp.and_then(xmp::orientation));
     Ok(header)
 }
 

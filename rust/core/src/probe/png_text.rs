@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use crate::exif::{self, Block, ExifFacts};
 use crate::limits::{Budget, MAX_INFLATED_BYTES};
 use crate::probe::inflate::inflate;
+use crate::xmp;
 
 /// Of a raw profile, the part that is read first.
 const FIRST_PROFILE_BYTES: usize = 2048;
@@ -48,7 +49,7 @@ impl<'a> Text<'a> {
 
     /// The orientation that an XMP packet states.
     pub(super) fn xmp_orientation(self) -> Option<u8> {
-        exif::xmp_orientation(&self.read(MAX_INFLATED_BYTES)?)
+        xmp::orientation(&self.read(MAX_INFLATED_BYTES)?)
     }
 
     /// What a raw profile holds.

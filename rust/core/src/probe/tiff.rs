@@ -4,10 +4,11 @@
 //! how it is decoded; it must never be turned again.
 
 use crate::error::{Error, Result};
-use crate::exif::{self, Block, Collector, Directory, End, Entry};
+use crate::exif::{Block, Collector, Directory, End, Entry};
 use crate::limits::{Budget, MAX_PAGES};
 use crate::probe::{Format, ImageHeader};
 use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::xmp;
 
 const WIDTH: u16 = 256;
 const HEIGHT: u16 = 257;
@@ -105,7 +106,7 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
     let xmp = tags
         .xmp
         .and_then(|entry| payload.bytes.get(entry.at..)?.get(..entry.bytes));
-    header.set_facts(collector.facts, || xmp.and_then(exif::xmp_orientation));
+    header.set_facts(collector.facts, || xmp.and_then(xmp::orientation));
     // Only an orientation that the directory did not state is still to be applied.
     if turned.is_some() {
         header.upright_size = size;

@@ -5,6 +5,7 @@ use crate::exif::{self, Block, ExifFacts};
 use crate::limits::Budget;
 use crate::probe::{Format, ImageHeader};
 use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::xmp;
 
 const ANIMATION: u8 = 0x02;
 const XMP: u8 = 0x04;
@@ -99,7 +100,7 @@ fn extended(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<Image
         Some(bytes) => exif::parse_block(&Block::new(bytes), &mut Budget::default()),
         None => ExifFacts::default(),
     };
-    header.set_facts(facts, || chunks.xmp.and_then(exif::xmp_orientation));
+    header.set_facts(facts, || chunks.xmp.and_then(xmp::orientation));
     Ok(header)
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use safelight_core::lru::Lru;
+use safelight_core::lru::{Left, Lru};
 
 const COUNT: u32 = 10_000;
 
@@ -19,7 +19,7 @@ fn get(criterion: &mut Criterion) {
     let mut lru = Lru::new(u64::MAX);
     let mut map = HashMap::new();
     for (&key, value) in keys.iter().zip(0_u64..) {
-        let _ = lru.insert(&key, value, 1);
+        lru.insert(&key, value, 1, &mut Left::new());
         map.insert(key, value);
     }
     let mut group = criterion.benchmark_group("lru get, 10,000 entries");
@@ -47,7 +47,9 @@ fn insert(criterion: &mut Criterion) {
         let mut lru = Lru::new(u64::from(COUNT / 2));
         bencher.iter(|| {
             for key in &keys {
-                let _ = black_box(lru.insert(key, 0_u64, 1));
+                let mut left = Left::new();
+                black_box(lru.insert(key, 0_u64, 1, &mut left));
+                let _ = black_box(left);
             }
         });
     });

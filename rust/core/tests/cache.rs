@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use safelight_core::cache::{Begin, Cache, CacheFlight, Request};
 use safelight_core::flight::Ending;
+use safelight_core::lru::Left;
 use safelight_core::pool::{Options, Pool, Priority};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -139,7 +140,7 @@ fn a_pool_that_is_shut_down_leaves_no_flight_behind() {
 #[test]
 fn a_fork_keeps_values_and_forgets_flights() {
     let (pool, cache) = (pool(1), Texts::new(100, u64::MAX));
-    cache.put(b"kept", "v".to_owned(), 1);
+    cache.put(b"kept", "v".to_owned(), 1, &mut Left::new());
     let (_flight, _, _end) = begin(&cache, &pool, b"k", 5);
     assert!(cache.after_fork());
     let stats = cache.stats();
@@ -154,7 +155,7 @@ fn a_fork_keeps_values_and_forgets_flights() {
 #[test]
 fn a_lock_held_at_the_fork_is_noticed() {
     let cache = Texts::new(100, u64::MAX);
-    cache.put(b"k", "v".to_owned(), 1);
+    cache.put(b"k", "v".to_owned(), 1, &mut Left::new());
     // `read` runs under the lock: there the cache is as a forked child may find it.
     let usable = cache.peek(b"k", |_| cache.after_fork());
     assert_eq!(usable, Some(false));
@@ -183,8 +184,8 @@ fn destructors_may_call_the_cache() {
     let (done, is_done) = mpsc::channel();
     let body = move || {
         for weight in [10, 6, 6, 11, 3] {
-            cache.put(b"k", Calls(link.clone()), weight);
-            cache.put(b"l", Calls(link.clone()), weight);
+            cache.put(b"k", Calls(link.clone()), weight, &mut Left::new());
+            cache.put(b"l", Calls(link.clone()), weight, &mut Left::new());
         }
         let _ = cache.invalidate(b"k");
         cache.clear();

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use safelight_core::lru::{Insert, Lru};
+use safelight_core::lru::{Insert, Left, Lru};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&bound, calls)) = bytes.split_first() else {
@@ -26,16 +26,10 @@ fuzz_target!(|bytes: &[u8]| {
                     255 => u64::MAX,
                     weight => u64::from(weight),
                 };
-                match lru.insert(key, (), weight) {
-                    Insert::Stored { replaced, evicted } => {
-                        alive -= usize::from(replaced.is_some()) + evicted.len();
-                        assert!(lru.peek(key).is_some());
-                    }
-                    Insert::Refused { replaced, .. } => {
-                        alive -= 1 + usize::from(replaced.is_some());
-                        assert!(lru.peek(key).is_none());
-                    }
-                }
+                let mut left = Left::new();
+                let insert = lru.insert(key, (), weight, &mut left);
+                alive -= left.into_iter().count();
+                assert_eq!(lru.peek(key).is_some(), insert != Insert::Refused);
             }
             3 => assert_eq!(lru.get(key).is_some(), lru.touch(key)),
             4 => alive -= usize::from(lru.remove(key).is_some()),

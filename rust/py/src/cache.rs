@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use safelight_core::cache::{Begin, Cache, CacheFlight, Computed, Request};
 use safelight_core::flight::{Ending, WakerId};
+use safelight_core::lru::Left;
 
 use crate::fork::{Renewable, Resident, register};
 use crate::pool::{
@@ -173,8 +174,20 @@ impl PyCache {
     }
 
     /// Store `value`; whether it fitted.
-    fn put(&self, key: &[u8], value: Py<PyAny>, nbytes: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.entries().put(key, Object(value), weight(nbytes)?))
+    fn put(
+        &self,
+        py: Python<'_>,
+        key: &[u8],
+        value: Py<PyAny>,
+        nbytes: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let weight = weight(nbytes)?;
+        let mut left = Left::new();
+        let stored = self.entries().put(key, Object(value), weight, &mut left);
+        for Object(value) in left {
+            value.drop_ref(py);
+        }
+        Ok(stored)
     }
 
     /// The value of `key`; if there is none, what `compute` makes of it on the pool.

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::flight::{Cancel, Flight, is_runner};
-use crate::lru::{Insert, Lru};
+use crate::lru::{Insert, Left, Lru};
 use crate::pool::{Job, Pool, Priority, SubmitError, Task};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, lock};
 use state::{Admission, Entry, Parked, Registration, Shared, State};
@@ -146,12 +146,11 @@ where
         lock(&self.shared.state).lru.unpin(key)
     }
 
-    /// Store `value`; whether it fitted. What it pushed out is dropped before this returns.
-    pub fn put(&self, key: &[u8], value: V, weight: u64) -> bool {
-        let mut state = lock(&self.shared.state);
-        let insert = state.insert(key, value, weight);
-        drop(state);
-        matches!(insert, Insert::Stored { .. })
+    /// Store `value`; whether it fitted. What left the cache goes to `left`, which the caller
+    /// drops in whatever way suits it.
+    pub fn put(&self, key: &[u8], value: V, weight: u64, left: &mut Left<V>) -> bool {
+        let insert = lock(&self.shared.state).insert(key, value, weight, left);
+        insert != Insert::Refused
     }
 
     /// Forget `key`; whether it was there. A flight of it goes on, but stores nothing.

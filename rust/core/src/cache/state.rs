@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{CacheFlight, Computed, Stats};
-use crate::lru::{Insert, Lru};
+use crate::lru::{Insert, Left, Lru};
 use crate::pool::{Job, Pool};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
@@ -54,11 +54,18 @@ pub(super) struct Registration<V, E> {
 }
 
 impl<V, E> State<V, E> {
-    pub(super) fn insert(&mut self, key: &[u8], value: V, weight: u64) -> Insert<V> {
-        let insert = self.lru.insert(key, value, weight);
-        match &insert {
-            Insert::Stored { evicted, .. } => self.stats.evictions += evicted.len() as u64,
-            Insert::Refused { .. } => self.stats.oversize += 1,
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        key: &[u8],
+        value: V,
+        weight: u64,
+        left: &mut Left<V>,
+    ) -> Insert {
+        let insert = self.lru.insert(key, value, weight, left);
+        match insert {
+            Insert::Stored { evicted } => self.stats.evictions += evicted,
+            Insert::Refused => self.stats.oversize += 1,
         }
         insert
     }
@@ -108,7 +115,7 @@ impl<V: Clone, E> Registration<V, E> {
     /// Store what was computed, unless the key was invalidated meanwhile; the flight's answer.
     pub(super) fn settle(mut self, computed: Computed<V, E>) -> Result<V, E> {
         self.settled = true;
-        let mut left = None;
+        let mut left = Left::new();
         // Copied before the lock is taken: a copy may do anything.
         let computed = computed.map(|(value, weight)| (value.clone(), value, weight));
         let mut state = lock(&self.shared.state);
@@ -116,14 +123,11 @@ impl<V: Clone, E> Registration<V, E> {
         let registered = state.deregister(&self.key, self.id);
         let answer = match computed {
             Ok((copy, value, weight)) => {
-                left = Some(if registered.is_some() {
-                    state.insert(&self.key, copy, weight)
+                if registered.is_some() {
+                    state.insert(&self.key, copy, weight, &mut left);
                 } else {
-                    Insert::Refused {
-                        value: copy,
-                        replaced: None,
-                    }
-                });
+                    left.push(copy);
+                }
                 Ok(value)
             }
             Err(error) => {

@@ -1,85 +1,153 @@
 //! Keys as the LRU keeps them and as it is asked for them.
 //!
-//! Media keys are digests of 32 bytes: those live in the node itself, as words, which saves an
-//! allocation for each entry and a jump for each look-up. Other keys are as good, and slower.
+//! Media keys are digests of 32 bytes: those live in the node itself, which saves an allocation for
+//! each entry and a jump for each look-up. Keys of other lengths are as good, and slower.
 
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
 
 /// A digest of 32 bytes: SHA-256's, BLAKE3's.
-type Digest = [u64; 4];
-
-/// A key that is kept.
-pub(super) enum Key {
-    Digest(Digest),
-    Other(Box<[u8]>),
-}
+type Digest = [u8; 32];
 
 /// A key that is asked for.
 pub(super) enum Query<'a> {
-    Digest(Digest),
+    Digest(&'a Digest),
     Other(&'a [u8]),
 }
 
-impl Default for Key {
-    fn default() -> Self {
-        Self::Other(Box::default())
-    }
+/// What a node keeps of its key.
+pub(super) struct Key {
+    /// The key, or, if it is no digest, its hash and nothing else: its bytes are in [`Others`].
+    bytes: Digest,
+    is_digest: bool,
 }
 
+/// The keys that are no digests, by the index of their node.
+#[derive(Default)]
+pub(super) struct Others(Vec<Box<[u8]>>);
+
 impl<'a> Query<'a> {
+    #[inline]
     pub(super) fn new(key: &'a [u8]) -> Self {
-        match key.as_chunks::<8>() {
-            (&[a, b, c, d], []) => Self::Digest([a, b, c, d].map(u64::from_ne_bytes)),
-            _ => Self::Other(key),
-        }
+        key.try_into().map_or(Self::Other(key), Self::Digest)
     }
 
-    pub(super) fn to_key(&self) -> Key {
-        match *self {
-            Self::Digest(words) => Key::Digest(words),
-            Self::Other(bytes) => Key::Other(bytes.into()),
-        }
-    }
-
-    pub(super) fn hash(&self, hasher: &DefaultHashBuilder) -> u64 {
+    #[inline]
+    pub(super) fn hash(&self, hasher: &KeyHasher) -> u64 {
         match self {
-            Self::Digest(words) => hash_digest(hasher, words),
-            Self::Other(bytes) => hasher.hash_one(bytes),
+            Self::Digest(digest) => hasher.digest(digest),
+            Self::Other(bytes) => hasher.others.hash_one(bytes),
         }
     }
 }
 
 impl Key {
-    pub(super) fn is(&self, query: &Query<'_>) -> bool {
-        match (self, query) {
-            (Self::Digest(ours), Query::Digest(theirs)) => ours == theirs,
-            (Self::Other(ours), Query::Other(theirs)) => **ours == **theirs,
-            _ => false,
-        }
-    }
+    /// The key of a node that holds no entry: it is in no table.
+    pub(super) const NONE: Self = Self {
+        bytes: [0; 32],
+        is_digest: true,
+    };
 
-    pub(super) fn hash(&self, hasher: &DefaultHashBuilder) -> u64 {
-        match self {
-            Self::Digest(words) => hash_digest(hasher, words),
-            Self::Other(bytes) => hasher.hash_one(&**bytes),
-        }
-    }
-
-    pub(super) fn to_bytes(&self) -> Box<[u8]> {
-        match self {
-            Self::Digest(words) => words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
-            Self::Other(bytes) => bytes.clone(),
+    #[inline]
+    pub(super) fn hash(&self, hasher: &KeyHasher) -> u64 {
+        if self.is_digest {
+            hasher.digest(&self.bytes)
+        } else {
+            let (words, _) = self.bytes.as_chunks();
+            u64::from_ne_bytes(words[0])
         }
     }
 }
 
-/// Word by word, which needs no call and no loop.
-fn hash_digest(hasher: &DefaultHashBuilder, words: &Digest) -> u64 {
-    let mut state = hasher.build_hasher();
-    for &word in words {
-        state.write_u64(word);
+impl Others {
+    /// Make `query`, whose hash is `hash`, the key of the node at `index`.
+    #[inline]
+    pub(super) fn keep(&mut self, index: u32, query: &Query<'_>, hash: u64, key: &mut Key) {
+        // In place: a whole key would be made elsewhere and copied here.
+        match query {
+            Query::Digest(digest) => {
+                key.bytes = **digest;
+                key.is_digest = true;
+            }
+            Query::Other(bytes) => {
+                key.bytes[..8].copy_from_slice(&hash.to_ne_bytes());
+                key.is_digest = false;
+                self.keep_bytes(index, bytes);
+            }
+        }
     }
-    state.finish()
+
+    #[inline(never)]
+    fn keep_bytes(&mut self, index: u32, bytes: &[u8]) {
+        let index = index as usize;
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, Box::default);
+        }
+        self.0[index] = bytes.into();
+    }
+
+    /// Forget what is kept of `key`, which the node at `index` had.
+    #[inline]
+    pub(super) fn forget(&mut self, index: u32, key: &Key) {
+        if !key.is_digest {
+            self.0[index as usize] = Box::default();
+        }
+    }
+
+    /// Whether `query` asks for the node at `index`, whose key is `key`.
+    #[inline]
+    pub(super) fn is(&self, index: u32, key: &Key, query: &Query<'_>) -> bool {
+        match query {
+            Query::Digest(digest) => key.is_digest && key.bytes == **digest,
+            Query::Other(bytes) => !key.is_digest && self.is_bytes(index, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn is_bytes(&self, index: u32, bytes: &[u8]) -> bool {
+        *self.0[index as usize] == *bytes
+    }
+
+    /// The key of the node at `index`.
+    pub(super) fn to_bytes(&self, index: u32, key: &Key) -> Box<[u8]> {
+        if key.is_digest {
+            key.bytes.into()
+        } else {
+            self.0[index as usize].clone()
+        }
+    }
+}
+
+/// Hashes keys with secrets of its own, so that nobody can choose keys that collide.
+pub(super) struct KeyHasher {
+    others: DefaultHashBuilder,
+    secrets: [u64; 4],
+}
+
+impl Default for KeyHasher {
+    fn default() -> Self {
+        let others = DefaultHashBuilder::default();
+        let secrets = [0_u64, 1, 2, 3].map(|index| others.hash_one(index));
+        Self { others, secrets }
+    }
+}
+
+impl KeyHasher {
+    /// Two independent folded multiplications, of which each takes in half of the digest.
+    #[inline]
+    fn digest(&self, digest: &Digest) -> u64 {
+        let (words, _) = digest.as_chunks::<8>();
+        let word = |at: usize| u64::from_ne_bytes(words[at]) ^ self.secrets[at];
+        folded(word(0), word(1)) ^ folded(word(2), word(3)).rotate_left(32)
+    }
+}
+
+/// Both halves of a product, one over the other.
+#[inline]
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a product")]
+    let (low, high) = (product as u64, (product >> 64) as u64);
+    low ^ high
 }

@@ -4,42 +4,43 @@
 //! Every operation is O(1) beside the entries it evicts. Must never drop a value while its caller
 //! may hold a lock: whatever leaves the cache is handed back.
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
-pub use evicted::Evicted;
-use key::{Key, Query};
+use key::{Key, KeyHasher, Others, Query};
+pub use left::Left;
 
-mod evicted;
 mod key;
+mod left;
 
-/// The end of a list, and the index no node has.
-const NIL: u32 = u32::MAX;
+/// The node that closes the ring of the order, and the end of the free list. It holds no entry.
+const ENDS: u32 = 0;
 
 /// A byte-bounded map that forgets what was used longest ago.
 ///
 /// ```
-/// use safelight_core::lru::{Insert, Lru};
+/// use safelight_core::lru::{Insert, Left, Lru};
 ///
-/// let mut lru = Lru::new(10);
-/// lru.insert(b"a", 'a', 6);
-/// let Insert::Stored { evicted, .. } = lru.insert(b"b", 'b', 6) else { panic!() };
-/// assert_eq!(evicted, vec!['a'].into());
+/// let (mut lru, mut left) = (Lru::new(10), Left::new());
+/// lru.insert(b"a", 'a', 6, &mut left);
+/// assert_eq!(lru.insert(b"b", 'b', 6, &mut left), Insert::Stored { evicted: 1 });
+/// assert!(left.into_iter().eq(['a']));
 /// ```
 pub struct Lru<V> {
     table: HashTable<u32>,
+    /// The entries that are not pinned are a ring through [`ENDS`], in the order of their use.
     nodes: Vec<Node<V>>,
-    hasher: DefaultHashBuilder,
-    /// First of the unused nodes, linked through `next`.
+    others: Others,
+    hasher: KeyHasher,
+    /// First of the unused nodes, linked through `newer`.
     free: u32,
-    /// Most recently used of the entries that are not pinned.
-    newest: u32,
-    /// Least recently used of the entries that are not pinned.
-    oldest: u32,
     bytes: u64,
     pinned_bytes: u64,
     max_bytes: u64,
 }
 
+/// One cache line, where the value is a pointer.
+#[repr(align(64))]
 struct Node<V> {
     key: Key,
     /// `None` exactly while the node is unused.
@@ -47,28 +48,32 @@ struct Node<V> {
     weight: u64,
     newer: u32,
     older: u32,
-    /// A pinned node is in no list: it cannot be evicted and has no place in the order.
+    /// A pinned node is in no ring: it cannot be evicted and has no place in the order.
     pins: u32,
 }
 
+impl<V> Node<V> {
+    /// The ends of an empty order.
+    const ENDS: Self = Self {
+        key: Key::NONE,
+        value: None,
+        weight: 0,
+        newer: ENDS,
+        older: ENDS,
+        pins: 0,
+    };
+}
+
 /// What became of an insertion.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "what left the cache is dropped here, perhaps under a lock"]
-pub enum Insert<V> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insert {
     /// The value is in the cache, most recently used.
     Stored {
-        /// The value that had this key.
-        replaced: Option<V>,
-        /// What had to leave, least recently used first.
-        evicted: Evicted<V>,
+        /// How many others had to leave for it.
+        evicted: u64,
     },
-    /// The value does not fit, even alone beside what is pinned. Nothing else was evicted.
-    Refused {
-        /// The value that was offered.
-        value: V,
-        /// The value that had this key: it is out of date, so it left.
-        replaced: Option<V>,
-    },
+    /// The value does not fit, even alone beside what is pinned. Nothing was evicted.
+    Refused,
 }
 
 impl<V> Lru<V> {
@@ -77,11 +82,10 @@ impl<V> Lru<V> {
     pub fn new(max_bytes: u64) -> Self {
         Self {
             table: HashTable::new(),
-            nodes: Vec::new(),
-            hasher: DefaultHashBuilder::default(),
-            free: NIL,
-            newest: NIL,
-            oldest: NIL,
+            nodes: vec![Node::ENDS],
+            others: Others::default(),
+            hasher: KeyHasher::default(),
+            free: ENDS,
             bytes: 0,
             pinned_bytes: 0,
             max_bytes,
@@ -119,6 +123,7 @@ impl<V> Lru<V> {
     }
 
     /// The value of `key`, which becomes the most recently used.
+    #[inline]
     pub fn get(&mut self, key: &[u8]) -> Option<&V> {
         let index = self.find(key)?;
         self.renew(index);
@@ -186,51 +191,76 @@ impl<V> Lru<V> {
     /// Store `value` under `key` as the most recently used, and evict until it fits.
     ///
     /// Whether it can fit is known before anything is evicted. A key that is stored again may
-    /// change its weight and keeps its pins.
+    /// change its weight and keeps its pins; one whose new value is refused is forgotten, because
+    /// its old value is out of date. To `left` go the value that had the key, then what was
+    /// evicted, least recently used first, then `value` itself if it was refused.
     #[inline]
-    pub fn insert(&mut self, key: &[u8], value: V, weight: u64) -> Insert<V> {
+    pub fn insert(&mut self, key: &[u8], value: V, weight: u64, left: &mut Left<V>) -> Insert {
         let query = Query::new(key);
         let hash = query.hash(&self.hasher);
-        let held = self.find_hashed(hash, &query);
-        let others_pinned = match held {
-            Some(index) if self.node(index).pins > 0 => self.pinned_bytes - self.node(index).weight,
-            _ => self.pinned_bytes,
+        self.reserve();
+        let (nodes, others, hasher) = (&self.nodes, &self.others, &self.hasher);
+        // One probe finds the entry or its place.
+        let entry = self.table.entry(
+            hash,
+            |&index| others.is(index, &nodes[index as usize].key, &query),
+            |&index| nodes[index as usize].key.hash(hasher),
+        );
+        let place = match entry {
+            Entry::Occupied(entry) => {
+                let index = *entry.get();
+                return self.replace(index, value, weight, left);
+            }
+            Entry::Vacant(place) => place,
         };
-        let fits = weight
-            .checked_add(others_pinned)
-            .is_some_and(|least| least <= self.max_bytes);
-        if !fits || self.max_bytes == 0 || (held.is_none() && self.is_full()) {
-            let replaced = held.map(|index| self.take(index));
-            return Insert::Refused { value, replaced };
+        let index = self.free;
+        if index == ENDS || !fits(weight, self.pinned_bytes, self.max_bytes) {
+            left.push(value);
+            return Insert::Refused;
         }
-        let Some(index) = held else {
-            let mut evicted = Evicted::NONE;
-            self.make_room(weight, &mut evicted);
-            let index = self.place(hash, &query, value, weight);
-            self.link_newest(index);
-            return Insert::Stored {
-                replaced: None,
-                evicted,
-            };
-        };
+        place.insert(index);
+        self.free = self.node(index).newer;
+        let evicted = self.make_room(weight, left);
+        let node = &mut self.nodes[index as usize];
+        self.others.keep(index, &query, hash, &mut node.key);
+        node.value = Some(value);
+        node.weight = weight;
+        self.bytes += weight;
+        self.link_newest(index);
+        Insert::Stored { evicted }
+    }
+
+    /// Give the entry at `index` another value and another weight.
+    fn replace(&mut self, index: u32, value: V, weight: u64, left: &mut Left<V>) -> Insert {
         let pinned = self.node(index).pins > 0;
+        let others_pinned = if pinned {
+            self.pinned_bytes - self.node(index).weight
+        } else {
+            self.pinned_bytes
+        };
+        if !fits(weight, others_pinned, self.max_bytes) {
+            left.push(self.take(index));
+            left.push(value);
+            return Insert::Refused;
+        }
         if !pinned {
             // Out of the order first, so that it cannot be evicted for its own sake.
             self.unlink(index);
         }
         let node = self.node_mut(index);
-        let replaced = node.value.replace(value);
+        if let Some(before) = node.value.replace(value) {
+            left.push(before);
+        }
         let before = std::mem::replace(&mut node.weight, weight);
         self.bytes -= before;
-        let mut evicted = Evicted::NONE;
-        self.make_room(weight, &mut evicted);
+        let evicted = self.make_room(weight, left);
         self.bytes += weight;
         if pinned {
             self.pinned_bytes = others_pinned + weight;
         } else {
             self.link_newest(index);
         }
-        Insert::Stored { replaced, evicted }
+        Insert::Stored { evicted }
     }
 
     /// Remove `key`, pinned or not, and hand its value back.
@@ -242,11 +272,7 @@ impl<V> Lru<V> {
     /// Remove everything, pinned or not, and hand the values back.
     #[must_use = "what left the cache is dropped here, perhaps under a lock"]
     pub fn clear(&mut self) -> Vec<V> {
-        let fresh = Self {
-            hasher: self.hasher.clone(),
-            ..Self::new(self.max_bytes)
-        };
-        let old = std::mem::replace(self, fresh);
+        let old = std::mem::replace(self, Self::new(self.max_bytes));
         old.nodes
             .into_iter()
             .filter_map(|node| node.value)
@@ -260,11 +286,13 @@ impl<V> Lru<V> {
 
     /// Keys and weights that can be evicted, in the order in which they would be.
     pub fn eviction_order(&self) -> impl Iterator<Item = (Box<[u8]>, u64)> {
-        let mut index = self.oldest;
+        let mut index = self.node(ENDS).newer;
         std::iter::from_fn(move || {
-            let node = self.nodes.get(index as usize)?;
+            let node = self.node(index);
+            let entry =
+                (index != ENDS).then(|| (self.others.to_bytes(index, &node.key), node.weight));
             index = node.newer;
-            Some((node.key.to_bytes(), node.weight))
+            entry
         })
     }
 
@@ -277,7 +305,7 @@ impl<V> Lru<V> {
         let mut bytes = 0_u64;
         let mut pinned = (0_usize, 0_u64);
         let mut used = 0_usize;
-        for (index, node) in self.nodes.iter().enumerate() {
+        for (index, node) in (0_u32..).zip(&self.nodes) {
             if node.value.is_none() {
                 continue;
             }
@@ -286,12 +314,28 @@ impl<V> Lru<V> {
             if node.pins > 0 {
                 pinned = (pinned.0 + 1, pinned.1 + node.weight);
             }
-            if self.find(&node.key.to_bytes()).map(|found| found as usize) != Some(index) {
+            if self.find(&self.others.to_bytes(index, &node.key)) != Some(index) {
                 return Err("a used node is not what its key finds");
             }
         }
         if used != self.table.len() {
             return Err("the table and the nodes count differently");
+        }
+        let mut free = 0_usize;
+        let mut index = self.free;
+        while index != ENDS {
+            let node = self
+                .nodes
+                .get(index as usize)
+                .ok_or("a free node is not there")?;
+            free += 1;
+            if free > self.nodes.len() || node.value.is_some() {
+                return Err("the free list is broken");
+            }
+            index = node.newer;
+        }
+        if 1 + used + free != self.nodes.len() {
+            return Err("a node is neither used nor free");
         }
         if bytes != self.bytes || pinned.1 != self.pinned_bytes {
             return Err("a byte sum differs from a recount");
@@ -299,10 +343,11 @@ impl<V> Lru<V> {
         if self.bytes > self.max_bytes {
             return Err("over max_bytes");
         }
-        let mut older = NIL;
+        let mut older = ENDS;
         let mut linked = 0_usize;
-        let mut index = self.oldest;
-        while let Some(node) = self.nodes.get(index as usize) {
+        let mut index = self.node(ENDS).newer;
+        while index != ENDS {
+            let node = self.nodes.get(index as usize).ok_or("the order leaves")?;
             linked += 1;
             if linked > used || node.older != older || node.value.is_none() || node.pins > 0 {
                 return Err("the order is broken");
@@ -310,76 +355,62 @@ impl<V> Lru<V> {
             older = index;
             index = node.newer;
         }
-        if self.newest != older || linked + pinned.0 != used {
+        if self.node(ENDS).older != older || linked + pinned.0 != used {
             return Err("the order misses an entry");
         }
         Ok(())
     }
 
+    #[inline]
     fn node(&self, index: u32) -> &Node<V> {
         &self.nodes[index as usize]
     }
 
+    #[inline]
     fn node_mut(&mut self, index: u32) -> &mut Node<V> {
         &mut self.nodes[index as usize]
     }
 
+    #[expect(
+        clippy::inline_always,
+        reason = "a hit is as short as the call would be"
+    )]
+    #[inline(always)]
     fn find(&self, key: &[u8]) -> Option<u32> {
         let query = Query::new(key);
-        self.find_hashed(query.hash(&self.hasher), &query)
+        let is = |&index: &u32| self.others.is(index, &self.node(index).key, &query);
+        self.table.find(query.hash(&self.hasher), is).copied()
     }
 
-    fn find_hashed(&self, hash: u64, query: &Query<'_>) -> Option<u32> {
-        self.table
-            .find(hash, |&index| self.nodes[index as usize].key.is(query))
-            .copied()
+    /// Have a free node, unless there are as many as can be.
+    #[inline]
+    fn reserve(&mut self) {
+        if self.free == ENDS
+            && let Ok(index) = u32::try_from(self.nodes.len())
+        {
+            self.nodes.push(Node::ENDS);
+            self.free = index;
+        }
     }
 
-    fn is_full(&self) -> bool {
-        self.free == NIL && self.nodes.len() >= NIL as usize
-    }
-
+    #[inline]
     fn renew(&mut self, index: u32) {
-        if self.node(index).pins == 0 && self.newest != index {
+        if self.node(index).pins == 0 {
             self.unlink(index);
             self.link_newest(index);
         }
     }
 
+    /// Evict until `weight` fits; how many entries.
     #[inline]
-    fn make_room(&mut self, weight: u64, evicted: &mut Evicted<V>) {
+    fn make_room(&mut self, weight: u64, left: &mut Left<V>) -> u64 {
+        let mut evicted = 0;
         while self.bytes > self.max_bytes - weight {
-            let oldest = self.oldest;
-            evicted.push(self.take(oldest));
+            let oldest = self.node(ENDS).newer;
+            left.push(self.take(oldest));
+            evicted += 1;
         }
-    }
-
-    fn place(&mut self, hash: u64, query: &Query<'_>, value: V, weight: u64) -> u32 {
-        let index = self.free;
-        let index = if index == NIL {
-            self.nodes.push(Node {
-                key: query.to_key(),
-                value: Some(value),
-                weight,
-                newer: NIL,
-                older: NIL,
-                pins: 0,
-            });
-            u32::try_from(self.nodes.len() - 1).expect("is_full was checked")
-        } else {
-            // Field by field: a whole node would be made elsewhere and copied here.
-            let node = &mut self.nodes[index as usize];
-            self.free = node.newer;
-            node.key = query.to_key();
-            node.value = Some(value);
-            node.weight = weight;
-            index
-        };
-        let (nodes, hasher) = (&self.nodes, &self.hasher);
-        self.table
-            .insert_unique(hash, index, |&other| nodes[other as usize].key.hash(hasher));
-        self.bytes += weight;
-        index
+        evicted
     }
 
     /// Empty the node and put it on the free list.
@@ -395,9 +426,9 @@ impl<V> Lru<V> {
             entry.remove();
         }
         let free = self.free;
-        let node = self.node_mut(index);
+        let node = &mut self.nodes[index as usize];
+        self.others.forget(index, &node.key);
         let value = node.value.take().expect("a node in use has a value");
-        node.key = Key::default();
         node.newer = free;
         node.pins = 0;
         let weight = std::mem::take(&mut node.weight);
@@ -406,27 +437,25 @@ impl<V> Lru<V> {
         value
     }
 
+    #[inline]
     fn unlink(&mut self, index: u32) {
         let (newer, older) = (self.node(index).newer, self.node(index).older);
-        match newer {
-            NIL => self.newest = older,
-            newer => self.node_mut(newer).older = older,
-        }
-        match older {
-            NIL => self.oldest = newer,
-            older => self.node_mut(older).newer = newer,
-        }
+        self.node_mut(newer).older = older;
+        self.node_mut(older).newer = newer;
     }
 
+    #[inline]
     fn link_newest(&mut self, index: u32) {
-        let second = self.newest;
+        let second = std::mem::replace(&mut self.node_mut(ENDS).older, index);
         let node = self.node_mut(index);
-        node.newer = NIL;
+        node.newer = ENDS;
         node.older = second;
-        match second {
-            NIL => self.oldest = index,
-            second => self.node_mut(second).newer = index,
-        }
-        self.newest = index;
+        self.node_mut(second).newer = index;
     }
+}
+
+/// Whether `weight` fits beside what is pinned. Nothing fits a cache of 0 bytes.
+fn fits(weight: u64, pinned_bytes: u64, max_bytes: u64) -> bool {
+    let least = weight.checked_add(pinned_bytes);
+    max_bytes > 0 && least.is_some_and(|least| least <= max_bytes)
 }

@@ -74,6 +74,7 @@ lint-rust: $(STAMPS)/lint $(STAMPS)/nasm
 	cargo fmt --all --check
 	rustfmt --edition 2024 --check rust/fuzz/fuzz_targets/*.rs
 	cargo clippy --quiet --workspace --all-targets $(NATIVE) -- -D warnings
+	cargo check --quiet --manifest-path rust/fuzz/Cargo.toml --target-dir target --no-default-features --bins --examples
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items $(NATIVE)
 
 lint-python: $(STAMPS)/wheel $(STAMPS)/lint

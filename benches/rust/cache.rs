@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use safelight_core::cache::{Begin, Cache, Request};
-use safelight_core::lru::Lru;
+use safelight_core::lru::{Left, Lru};
 use safelight_core::pool::{Options, Pool};
 
 const COUNT: u32 = 10_000;
@@ -17,8 +17,8 @@ fn hit(criterion: &mut Criterion) {
     let cache: Cache<u64, ()> = Cache::new(u64::MAX, u64::MAX);
     let mut lru = Lru::new(u64::MAX);
     for key in &keys {
-        cache.put(key, 1, 1);
-        let _ = lru.insert(key, 1, 1);
+        cache.put(key, 1, 1, &mut Left::new());
+        lru.insert(key, 1, 1, &mut Left::new());
     }
     let pool = Arc::new(Pool::new(Options::default()));
     let mut group = criterion.benchmark_group("cache hit, 10,000 entries");

@@ -172,7 +172,7 @@ def test_two_threads_get_as_much_done_as_one(compare: Comparison) -> None:
     """Nine look-ups in ten hit. Under one interpreter lock more cannot be had; less could."""
     fits = COUNT * 9 // 10
     cache = ours(fits)
-    calls = 20
+    calls = 200
 
     def work(keys: Sequence[bytes]) -> int:
         for _ in range(calls):

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::cancel::Cancel;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, lock, thread_local};
 
 /// How a flight ended.
@@ -24,37 +25,41 @@ pub enum Ending<T> {
     Abandoned,
 }
 
-/// What the work can ask while it runs.
-#[derive(Clone)]
-pub struct Cancel(Arc<Signals>);
-
-#[derive(Default)]
-struct Signals {
-    cancel: AtomicBool,
-    /// Set by the ending flight before its thread goes on to anything else.
-    ended: AtomicBool,
-}
-
-impl Cancel {
-    /// Whether somebody asked for the work to stop; looked at by long loops, at their own pace.
-    #[must_use]
-    pub fn is_requested(&self) -> bool {
-        self.0.cancel.load(Ordering::Relaxed)
-    }
-}
-
 /// The work of a flight.
 pub type Work<T> = Box<dyn FnOnce(&Cancel) -> T + Send>;
 
 /// Hears once that a flight ended. Called without a lock, by the thread that ended it.
-pub trait Waker: Send {
+pub trait Wake: Send {
     /// The flight ended.
     fn wake(self: Box<Self>);
 }
 
-impl<F: FnOnce() + Send> Waker for F {
+impl<F: FnOnce() + Send> Wake for F {
     fn wake(self: Box<Self>) {
         self();
+    }
+}
+
+/// Hears that flights ended, each by its number. Called as [`Wake`] is.
+pub trait WakeEach: Send + Sync {
+    /// The flight that was watched as `number` ended.
+    fn wake(&self, number: usize);
+}
+
+/// Who is to hear of a flight's end.
+pub enum Waker {
+    /// For one flight.
+    One(Box<dyn Wake>),
+    /// One of many flights that share it, and its number there: costs no allocation.
+    Each(Arc<dyn WakeEach>, usize),
+}
+
+impl Waker {
+    fn wake(self) {
+        match self {
+            Self::One(waker) => waker.wake(),
+            Self::Each(waker, number) => waker.wake(number),
+        }
     }
 }
 
@@ -65,30 +70,51 @@ pub struct WakerId(usize);
 /// Wakers in reused places, so that any number may come and go at a constant price.
 #[derive(Default)]
 struct Wakers {
-    slots: Vec<Option<Box<dyn Waker>>>,
+    /// Number 0. One alone, the usual case, costs no allocation.
+    first: Option<Waker>,
+    /// From number 1.
+    others: Vec<Option<Waker>>,
+    /// Numbers of `others` that are free.
     free: Vec<usize>,
 }
 
 impl Wakers {
-    fn insert(&mut self, waker: Box<dyn Waker>) -> WakerId {
-        let slot = self.free.pop().unwrap_or(self.slots.len());
-        if slot == self.slots.len() {
-            self.slots.push(Some(waker));
-        } else {
-            self.slots[slot] = Some(waker);
+    fn insert(&mut self, waker: Waker) -> WakerId {
+        if self.first.is_none() {
+            self.first = Some(waker);
+            return WakerId(0);
         }
-        WakerId(slot)
+        if let Some(number) = self.free.pop() {
+            self.others[number - 1] = Some(waker);
+            return WakerId(number);
+        }
+        self.others.push(Some(waker));
+        WakerId(self.others.len())
     }
 
-    fn remove(&mut self, WakerId(slot): WakerId) -> Option<Box<dyn Waker>> {
-        // After the end there are no slots.
-        let waker = self.slots.get_mut(slot)?.take()?;
-        self.free.push(slot);
+    fn remove(&mut self, WakerId(number): WakerId) -> Option<Waker> {
+        // After the end there are none.
+        let Some(index) = number.checked_sub(1) else {
+            return self.first.take();
+        };
+        let waker = self.others.get_mut(index)?.take()?;
+        self.free.push(number);
         Some(waker)
     }
 
     fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        usize::from(self.first.is_some()) + self.others.len() - self.free.len()
+    }
+}
+
+impl IntoIterator for Wakers {
+    type Item = Waker;
+    type IntoIter = std::iter::Flatten<
+        std::iter::Chain<std::iter::Once<Option<Waker>>, std::vec::IntoIter<Option<Waker>>>,
+    >;
+
+    fn into_iter(self) -> Self::IntoIter {
+        std::iter::once(self.first).chain(self.others).flatten()
     }
 }
 
@@ -106,12 +132,15 @@ pub struct Flight<T> {
     state: Mutex<State<T>>,
     ended: Condvar,
     ending: OnceLock<Ending<T>>,
-    signals: Cancel,
+    cancel: Cancel,
 }
 
 struct State<T> {
     phase: Phase<T>,
     wakers: Wakers,
+    /// Set by the ending flight before its thread goes on to anything else; made for the first
+    /// waiter that the wait graph has to know.
+    over: Option<Arc<AtomicBool>>,
     /// Threads that wait.
     blocked: usize,
 }
@@ -143,11 +172,12 @@ impl<T: Send + Sync + 'static> Flight<T> {
             state: Mutex::new(State {
                 phase: Phase::Waiting(work),
                 wakers: Wakers::default(),
+                over: None,
                 blocked: 0,
             }),
             ended: Condvar::new(),
             ending: OnceLock::new(),
-            signals: Cancel(Arc::default()),
+            cancel: Cancel::default(),
         })
     }
 
@@ -162,7 +192,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
             flight: self,
             ending: None,
         };
-        let cancel = &self.signals;
+        let cancel = &self.cancel;
         leader.ending = Some(match catch_unwind(AssertUnwindSafe(|| work(cancel))) {
             Ok(value) => Ending::Returned(value),
             Err(panic) => {
@@ -186,7 +216,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
 
     /// Withdraw the flight, or ask its work to stop if it runs; whether it was withdrawn.
     pub fn cancel(&self) -> bool {
-        self.signals.0.cancel.store(true, Ordering::Relaxed);
+        self.cancel.request();
         self.withdraw()
     }
 
@@ -209,7 +239,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
     }
 
     /// Have `waker` called when the flight ends; at once, and `None`, if it has ended.
-    pub fn watch(&self, waker: Box<dyn Waker>) -> Option<WakerId> {
+    pub fn watch(&self, waker: Waker) -> Option<WakerId> {
         {
             let mut state = lock(&self.state);
             if !matches!(state.phase, Phase::Ended) {
@@ -221,7 +251,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
     }
 
     /// Forget a waker of [`Flight::watch`] and hand it back; `None` if it was called.
-    pub fn detach(&self, id: WakerId) -> Option<Box<dyn Waker>> {
+    pub fn detach(&self, id: WakerId) -> Option<Waker> {
         lock(&self.state).wakers.remove(id)
     }
 
@@ -246,18 +276,21 @@ impl<T: Send + Sync + 'static> Flight<T> {
         if self.run() {
             return self.ending.get().ok_or(WaitError::Timeout);
         }
-        let Some(by) = self.running_by() else {
+        let Some((by, over)) = self.running_by() else {
             return self.block(timeout);
         };
-        let _edge = runner.waits_for(&by, &self.signals.0)?;
+        let _edge = runner.waits_for(&by, &over)?;
         self.block(timeout)
     }
 
-    fn running_by(&self) -> Option<Runner> {
-        match &lock(&self.state).phase {
-            Phase::Running(by) => by.clone(),
-            _ => None,
-        }
+    /// Who runs the work, and what tells that it no longer does.
+    fn running_by(&self) -> Option<(Runner, Arc<AtomicBool>)> {
+        let mut state = lock(&self.state);
+        let Phase::Running(Some(by)) = &state.phase else {
+            return None;
+        };
+        let by = by.clone();
+        Some((by, Arc::clone(state.over.get_or_insert_default())))
     }
 
     fn block(&self, timeout: Option<Duration>) -> Result<&Ending<T>, WaitError> {
@@ -300,7 +333,9 @@ impl<T> Flight<T> {
             let mut state = lock(&self.state);
             // Only the one claimant of the work comes here, and once.
             let _ = self.ending.set(ending);
-            self.signals.0.ended.store(true, Ordering::Release);
+            if let Some(over) = &state.over {
+                over.store(true, Ordering::Release);
+            }
             state.phase = Phase::Ended;
             (std::mem::take(&mut state.wakers), state.blocked)
         };
@@ -308,7 +343,7 @@ impl<T> Flight<T> {
         if blocked > 0 {
             self.ended.notify_all();
         }
-        for waker in wakers.slots.into_iter().flatten() {
+        for waker in wakers {
             // One waker that panics must not cost the others their call.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
@@ -331,8 +366,8 @@ pub struct WaitGraph {
 
 struct Wait {
     target: RunnerId,
-    /// Of the flight waited for: once it has ended, the wait only looks like one.
-    signals: Arc<Signals>,
+    /// Whether the flight waited for has ended: then the wait only looks like one.
+    over: Arc<AtomicBool>,
 }
 
 /// The current thread in its role of running work.
@@ -366,26 +401,26 @@ impl Runner {
     fn waits_for(
         &self,
         target: &Self,
-        signals: &Arc<Signals>,
+        over: &Arc<AtomicBool>,
     ) -> Result<Option<Edge<'_>>, WaitError> {
         if !Arc::ptr_eq(&self.graph, &target.graph) {
             return Ok(None);
         }
         let mut waits = lock(&self.graph.waits);
-        let mut next = (target.id, signals);
+        let mut next = (target.id, over);
         // Ends: the waits in force form a forest, which this check keeps.
-        while !next.1.ended.load(Ordering::Acquire) {
+        while !next.1.load(Ordering::Acquire) {
             if next.0 == self.id {
                 return Err(WaitError::Cycle);
             }
             match waits.get(&next.0) {
-                Some(wait) => next = (wait.target, &wait.signals),
+                Some(wait) => next = (wait.target, &wait.over),
                 None => break,
             }
         }
         let wait = Wait {
             target: target.id,
-            signals: Arc::clone(signals),
+            over: Arc::clone(over),
         };
         waits.insert(self.id, wait);
         drop(waits);

@@ -7,6 +7,7 @@
 
 pub mod base64;
 pub mod cache;
+pub mod cancel;
 pub mod digest;
 pub mod error;
 pub mod exif;

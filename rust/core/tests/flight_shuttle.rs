@@ -7,6 +7,8 @@
 
 #[path = "../src/cache/mod.rs"]
 mod cache;
+#[path = "../src/cancel.rs"]
+mod cancel;
 #[path = "../src/flight.rs"]
 mod flight;
 #[path = "../src/lru/mod.rs"]
@@ -44,7 +46,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize as Counter, Ordering::SeqCst};
 
 use cache::{Begin, Cache, Computed, Request};
-use flight::{Cancel, Ending, Flight, WaitError};
+use cancel::Cancel;
+use flight::{Ending, Flight, WaitError, Waker};
 use pool::{Job, Options, Pool, Priority, SubmitError};
 use shuttle::thread;
 
@@ -115,9 +118,9 @@ fn every_waiter_hears_of_the_ending() {
         let flight = flight(|| 7);
         let woken = Arc::new(Counter::new(0));
         let counted = woken.clone();
-        let id = flight.watch(Box::new(move || {
+        let id = flight.watch(Waker::One(Box::new(move || {
             counted.fetch_add(1, SeqCst);
-        }));
+        })));
         let threads: Vec<_> = (0..2)
             .map(|_| {
                 let flight = flight.clone();
@@ -312,7 +315,7 @@ fn those_who_leave_take_nothing_with_them() {
             move |key: &'static [u8]| {
                 let begin = cache.begin(&pool, key, Request::default(), |_| (), |_| Ok((7, 1)));
                 if let Begin::Flight(flight, _) = begin.unwrap() {
-                    let id = flight.watch(Box::new(|| ()));
+                    let id = flight.watch(Waker::One(Box::new(|| ())));
                     drop(id.and_then(|id| flight.detach(id)));
                     cache.leave(&pool, &flight);
                 }

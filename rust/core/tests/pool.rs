@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use safelight_core::flight::{Cancel, Ending, Flight, WaitError};
+use safelight_core::cancel::Cancel;
+use safelight_core::flight::{Ending, Flight, WaitError, Waker};
 use safelight_core::pool::{Job, Options, Pool, Priority, SubmitError};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -110,6 +111,31 @@ fn hosted_jobs_share_a_visit_while_they_follow_each_other() {
 }
 
 #[test]
+fn a_hosted_job_can_be_withdrawn_while_its_thread_waits_to_be_let_in() {
+    let (asks, asked) = mpsc::channel();
+    let (let_in, door) = mpsc::channel::<()>();
+    let (asks, door) = (Mutex::new(asks), Mutex::new(door));
+    let pool = Pool::new(Options {
+        host: Some(Arc::new(move |run| {
+            asks.lock().unwrap().send(()).unwrap();
+            door.lock().unwrap().recv_timeout(LONG).unwrap();
+            run();
+        })),
+        ..Options::default()
+    });
+    let hosted = flight(|_| ());
+    let job = Job {
+        hosted: true,
+        ..job(&hosted, Priority::Foreground)
+    };
+    pool.submit(&mut VecDeque::from([job]), None).unwrap();
+    asked.recv_timeout(LONG).unwrap();
+    assert!(hosted.withdraw());
+    let_in.send(()).unwrap();
+    assert_eq!(hosted.wait(Some(LONG)), Ok(&Ending::Withdrawn));
+}
+
+#[test]
 fn a_host_that_is_gone_withdraws_its_jobs_and_spares_the_others() {
     let pool = Pool::new(Options {
         host: Some(Arc::new(|_| {})),
@@ -144,8 +170,10 @@ fn a_panic_ends_its_own_job_only() {
 fn a_waker_that_panics_costs_the_others_nothing() {
     let (told, hears) = mpsc::channel();
     let flight = flight(|_| ());
-    flight.watch(Box::new(|| std::panic::resume_unwind(Box::new(()))));
-    flight.watch(Box::new(move || told.send(()).unwrap()));
+    flight.watch(Waker::One(Box::new(|| {
+        std::panic::resume_unwind(Box::new(()))
+    })));
+    flight.watch(Waker::One(Box::new(move || told.send(()).unwrap())));
     assert!(flight.run());
     hears.recv_timeout(LONG).unwrap();
 }

@@ -12,7 +12,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use safelight_core::cache::{Begin, Cache, CacheFlight, Computed, Request};
-use safelight_core::flight::{Ending, WakerId};
+use safelight_core::flight::{Ending, Waker, WakerId};
 use safelight_core::lru::Left;
 
 use crate::fork::{Renewable, Resident, register};
@@ -246,11 +246,11 @@ impl PyCache {
         {
             Begin::Hit(value) => Ok(value),
             Begin::Flight(flight, _) => {
-                let id = flight.watch(Box::new(LoopWaker {
+                let id = flight.watch(Waker::One(Box::new(LoopWaker {
                     mailbox,
                     event_loop,
                     future,
-                }));
+                })));
                 let ticket = PyTicket {
                     cache: slf.clone().unbind(),
                     flight,

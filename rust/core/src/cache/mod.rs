@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::flight::{Cancel, Flight, is_runner};
+use crate::cancel::Cancel;
+use crate::flight::{Flight, is_runner};
 use crate::lru::{Insert, Left, Lru};
 use crate::pool::{Job, Pool, Priority, SubmitError, Task};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, lock};

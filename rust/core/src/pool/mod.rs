@@ -170,11 +170,8 @@ impl Pool {
     /// stays in `jobs`, with [`SubmitError::Full`].
     pub fn try_submit(&self, jobs: &mut VecDeque<Job>) -> Result<(), SubmitError> {
         let mut swept = Vec::new();
-        let result = {
-            let mut state = self.shared.open()?;
-            let bound = self.shared.options.queue;
-            self.shared.fill_to(&mut state, jobs, bound, &mut swept)
-        };
+        let (state, bound) = (self.shared.open()?, self.shared.options.queue);
+        let result = self.shared.fill_to(state, jobs, bound, &mut swept);
         drop(swept);
         match result {
             Err(SubmitError::Full) if is_runner() => {
@@ -219,12 +216,12 @@ impl Pool {
 
     /// Queue `job` whether or not there is room, for a caller that itself waits for it.
     pub fn push(&self, job: Job) -> Result<(), SubmitError> {
-        // Declared before the lock is taken: dropped after it is released.
+        // Dropped once the lock is released.
         let mut swept = Vec::new();
         let mut jobs = VecDeque::from([job]);
-        let mut state = self.shared.open()?;
+        let state = self.shared.open()?;
         self.shared
-            .fill_to(&mut state, &mut jobs, usize::MAX, &mut swept)
+            .fill_to(state, &mut jobs, usize::MAX, &mut swept)
     }
 
     /// Whether the queue has no room.

@@ -43,6 +43,11 @@ impl State {
         self.queues[job.priority as usize].push_back(job);
     }
 
+    /// What [`State::pop`] would take.
+    fn front(&self) -> Option<&Job> {
+        self.queues.iter().find_map(VecDeque::front)
+    }
+
     fn pop(&mut self) -> Option<Job> {
         let job = self.queues.iter_mut().find_map(VecDeque::pop_front)?;
         self.taken += 1;
@@ -66,6 +71,14 @@ impl State {
     }
 }
 
+/// What a thread does next.
+enum Turn<'a> {
+    /// The job, taken from its queue.
+    Run(Job),
+    /// Ask to be let in where hosted jobs run; the first of them still waits.
+    Visit(&'a Around),
+}
+
 impl Shared {
     pub(super) fn open(&self) -> Result<MutexGuard<'_, State>, SubmitError> {
         if self.dead.load(Ordering::Acquire) {
@@ -78,9 +91,10 @@ impl Shared {
         Ok(state)
     }
 
+    /// Queue from the front of `jobs` while fewer than `bound` wait, and wake whom it needs.
     pub(super) fn fill_to(
         self: &Arc<Self>,
-        state: &mut MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, State>,
         jobs: &mut VecDeque<Job>,
         bound: usize,
         swept: &mut Vec<Job>,
@@ -89,26 +103,23 @@ impl Shared {
         if state.queued() + jobs.len() > bound.min(state.swept.max(self.options.queue)) {
             state.sweep(swept);
         }
-        let room = bound.saturating_sub(state.queued());
-        let taken: Vec<Job> = jobs.drain(..room.min(jobs.len())).collect();
-        let count = taken.len();
+        let count = bound.saturating_sub(state.queued()).min(jobs.len());
         let queued = state.queued() + count;
         let wanted = queued.saturating_sub(state.idle);
         let can_start = self.options.threads - state.threads;
         let mut started = 0;
-        while started < wanted.min(can_start) && self.start(state) {
+        while started < wanted.min(can_start) && self.start(&mut state) {
             started += 1;
         }
         if state.threads == 0 && count > 0 {
-            for job in taken.into_iter().rev() {
-                jobs.push_front(job);
-            }
             return Err(SubmitError::NoThread);
         }
-        for job in taken {
+        for job in jobs.drain(..count) {
             state.push(job);
         }
-        for _ in 0..count.min(state.idle) {
+        let woken = count.min(state.idle);
+        drop(state);
+        for _ in 0..woken {
             self.work.notify_one();
         }
         if jobs.is_empty() {
@@ -157,57 +168,62 @@ impl Shared {
     }
 
     fn work(&self) {
-        let mut job = self.next();
-        while let Some(taken) = job {
-            job = if let Some(host) = self.options.host.as_ref().filter(|_| taken.hosted) {
-                self.run_hosted(host, taken)
-            } else {
-                taken.task.run();
-                drop(taken);
-                self.next()
-            };
+        while let Some(turn) = self.next() {
+            match turn {
+                Turn::Run(job) => job.task.run(),
+                Turn::Visit(host) => self.visit(host),
+            }
         }
     }
 
-    /// Run hosted jobs inside one call of `host` while they follow each other; the job after them.
-    fn run_hosted(&self, host: &Around, first: Job) -> Option<Job> {
-        let mut job = Some(first);
+    /// Run hosted jobs inside one call of `host`, while they follow each other.
+    ///
+    /// They are taken inside only: until the host has let this thread in, others may run them, and
+    /// whoever submitted them may withdraw them.
+    fn visit(&self, host: &Around) {
+        let mut is_inside = false;
         // A host that does not come back normally has run what it ran; the flights know.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             host(&mut || {
-                while let Some(taken) = job.take_if(|job| job.hosted) {
-                    taken.task.run();
-                    drop(taken);
-                    job = self.next_now();
+                is_inside = true;
+                while let Some(job) = self.next_hosted() {
+                    job.task.run();
                 }
             });
         }));
-        match job {
+        if !is_inside {
             // The host did not call: the setting is gone, and so is what depends on it.
-            Some(left) if left.hosted => {
-                left.task.withdraw();
-                self.next()
+            if let Some(job) = self.next_hosted() {
+                job.task.withdraw();
             }
-            Some(left) => Some(left),
-            None => self.next(),
         }
     }
 
-    fn next_now(&self) -> Option<Job> {
+    fn next_hosted(&self) -> Option<Job> {
         if self.dead.load(Ordering::Acquire) {
             return None;
         }
-        self.pop(lock(&self.state)).ok()
+        let state = lock(&self.state);
+        if state.front()?.hosted {
+            self.pop(state).ok()
+        } else {
+            None
+        }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<Turn<'_>> {
         if self.dead.load(Ordering::Acquire) {
             return None;
         }
         let mut state = lock(&self.state);
         loop {
+            if let Some(host) = &self.options.host
+                && state.front().is_some_and(|job| job.hosted)
+            {
+                return Some(Turn::Visit(host));
+            }
             state = match self.pop(state) {
-                Ok(job) => return Some(job),
+                Ok(job) => return Some(Turn::Run(job)),
                 Err(state) => state,
             };
             if state.closing {

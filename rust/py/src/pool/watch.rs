@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use safelight_core::flight::{Flight, Waker, WakerId, is_runner};
+use safelight_core::flight::{Wake, WakeEach, Waker, WakerId, is_runner};
 
-use super::job::{Answer, PyJob, SIGNAL_SLICE, wait};
+use super::job::{PyJob, SIGNAL_SLICE, wait};
 use super::worker::{attached, call};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,7 +54,7 @@ pub(crate) struct LoopWaker {
     pub(crate) future: Py<PyAny>,
 }
 
-impl Waker for LoopWaker {
+impl Wake for LoopWaker {
     fn wake(self: Box<Self>) {
         // None: the interpreter finalizes, and no loop runs any more.
         attached(|py| self.post(py));
@@ -95,7 +95,7 @@ impl LoopWaker {
 #[pyclass(name = "Watch", module = "safelight._safelight", frozen)]
 pub(crate) struct PyWatch {
     shared: Arc<Shared>,
-    watched: Vec<(Py<PyJob>, Arc<Flight<Answer>>)>,
+    watched: Vec<Py<PyJob>>,
     /// The wakers left with the jobs that had not ended.
     wakers: Mutex<Vec<(usize, WakerId)>>,
 }
@@ -112,13 +112,13 @@ struct State {
     /// How many of `ended` were handed out.
     taken: usize,
     /// Who is to be woken once so many have ended. One waiter at a time.
-    waiter: Option<(usize, Box<dyn Waker>)>,
+    waiter: Option<(usize, Box<dyn Wake>)>,
     /// The least that a blocked thread waits for: it is not woken for each job before that.
     wanted: Option<usize>,
 }
 
-impl Shared {
-    fn end(&self, position: usize) {
+impl WakeEach for Shared {
+    fn wake(&self, position: usize) {
         let (waiter, wanted) = {
             let mut state = lock(&self.state);
             state.ended.push(position);
@@ -154,21 +154,15 @@ impl PyWatch {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let mut wakers = Vec::new();
-        let watched = jobs
-            .into_iter()
-            .enumerate()
-            .map(|(position, job)| {
-                let flight = Arc::clone(&job.get().flight);
-                let shared = Arc::clone(&shared);
-                let waker = flight.watch(Box::new(move || shared.end(position)));
-                wakers.extend(waker.map(|id| (position, id)));
-                (job, flight)
-            })
-            .collect();
+        let mut wakers = Vec::with_capacity(jobs.len());
+        for (position, job) in jobs.iter().enumerate() {
+            let waker = Waker::Each(Arc::<Shared>::clone(&shared), position);
+            let waker = job.get().flight.watch(waker);
+            wakers.extend(waker.map(|id| (position, id)));
+        }
         Ok(Self {
             shared,
-            watched,
+            watched: jobs,
             wakers: Mutex::new(wakers),
         })
     }
@@ -183,7 +177,7 @@ impl PyWatch {
         };
         positions
             .into_iter()
-            .map(|position| self.watched[position].0.clone_ref(py))
+            .map(|position| self.watched[position].clone_ref(py))
             .collect()
     }
 
@@ -191,11 +185,11 @@ impl PyWatch {
     fn wait(&self, py: Python<'_>, count: usize) -> PyResult<()> {
         let count = count.min(self.watched.len());
         if is_runner() {
-            for (_, flight) in &self.watched {
+            for job in &self.watched {
                 if lock(&self.shared.state).ended.len() >= count {
                     break;
                 }
-                wait(py, flight, None)?;
+                wait(py, &job.get().flight, None)?;
             }
             return Ok(());
         }
@@ -231,7 +225,7 @@ impl PyWatch {
         future: Py<PyAny>,
     ) {
         let count = count.min(self.watched.len());
-        let waker: Box<dyn Waker> = Box::new(LoopWaker {
+        let waker: Box<dyn Wake> = Box::new(LoopWaker {
             mailbox,
             event_loop,
             future,
@@ -261,7 +255,7 @@ impl PyWatch {
         drop(waiter);
         let wakers = std::mem::take(&mut *lock(&self.wakers));
         for (position, id) in wakers {
-            drop(self.watched[position].1.detach(id));
+            drop(self.watched[position].get().flight.detach(id));
         }
     }
 }

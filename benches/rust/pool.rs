@@ -6,7 +6,7 @@ use std::thread;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use safelight_core::flight::Flight;
-use safelight_core::pool::{Job, Options, Pool, Priority};
+use safelight_core::pool::{Job, Options, Pool};
 
 const COUNT: usize = 64;
 
@@ -37,11 +37,7 @@ fn batch(criterion: &mut Criterion) {
                 .collect();
             let mut jobs: VecDeque<Job> = flights
                 .iter()
-                .map(|flight| Job {
-                    task: flight.clone(),
-                    hosted: false,
-                    priority: Priority::Foreground,
-                })
+                .map(|flight| Job::new(flight.clone()))
                 .collect();
             pool.submit(&mut jobs, None).unwrap();
             flights

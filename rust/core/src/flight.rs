@@ -5,6 +5,7 @@
 //! flight ends and every waiter hears of it. Must never run foreign code under its lock.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -27,6 +28,12 @@ pub enum Ending<T> {
 
 /// The work of a flight.
 pub type Work<T> = Box<dyn FnOnce(&Cancel) -> T + Send>;
+
+/// Work of which the second part, that of the result, may have to run elsewhere.
+pub type StagedWork<T> = Box<dyn FnOnce(&Cancel) -> Box<dyn FnOnce() -> T + Send> + Send>;
+
+/// The second part of work that was begun. Calling it ends the flight; dropping it abandons it.
+pub type Unfinished = Box<dyn FnOnce() + Send>;
 
 /// Hears once that a flight ended. Called without a lock, by the thread that ended it.
 pub trait Wake: Send {
@@ -145,19 +152,51 @@ struct State<T> {
     blocked: usize,
 }
 
+enum Stages<T> {
+    One(Work<T>),
+    Two(StagedWork<T>),
+}
+
 enum Phase<T> {
-    Waiting(Work<T>),
+    Waiting(Stages<T>),
     Running(Option<Runner>),
     Ended,
 }
 
 /// The duty to end a flight, which dropping it fulfils: with `ending`, or as abandoned.
-struct Leader<'a, T> {
-    flight: &'a Flight<T>,
+struct Leader<T, F: Deref<Target = Flight<T>>> {
+    flight: F,
     ending: Option<Ending<T>>,
 }
 
-impl<T> Drop for Leader<'_, T> {
+impl<T, F: Deref<Target = Flight<T>>> Leader<T, F> {
+    fn new(flight: F) -> Self {
+        let ending = None;
+        Self { flight, ending }
+    }
+
+    /// Do a part of the work, on whose panic the flight ends.
+    fn attempt<R>(&mut self, part: impl FnOnce(&Cancel) -> R) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(|| part(&self.flight.cancel))) {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                // A payload's own destructor may panic too.
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+                self.ending = Some(Ending::Panicked);
+                None
+            }
+        }
+    }
+
+    /// Do the last part of the work and end the flight.
+    fn finish(mut self, part: impl FnOnce(&Cancel) -> T) {
+        if let Some(value) = self.attempt(part) {
+            self.ending = Some(Ending::Returned(value));
+        }
+    }
+}
+
+impl<T, F: Deref<Target = Flight<T>>> Drop for Leader<T, F> {
     fn drop(&mut self) {
         let ending = self.ending.take().unwrap_or(Ending::Abandoned);
         self.flight.end(ending);
@@ -168,9 +207,19 @@ impl<T: Send + Sync + 'static> Flight<T> {
     /// A flight whose work nobody runs yet.
     #[must_use]
     pub fn new(work: Work<T>) -> Arc<Self> {
+        Self::of(Stages::One(work))
+    }
+
+    /// As [`Flight::new`], of work in two parts.
+    #[must_use]
+    pub fn staged(work: StagedWork<T>) -> Arc<Self> {
+        Self::of(Stages::Two(work))
+    }
+
+    fn of(stages: Stages<T>) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
-                phase: Phase::Waiting(work),
+                phase: Phase::Waiting(stages),
                 wakers: Wakers::default(),
                 over: None,
                 blocked: 0,
@@ -181,27 +230,35 @@ impl<T: Send + Sync + 'static> Flight<T> {
         })
     }
 
-    /// Run the work here unless somebody runs or ran it; whether it was run here.
+    /// Run the work here, all of it, unless somebody runs or ran it; whether it was run here.
     ///
     /// A panic ends the flight and goes no further.
     pub fn run(&self) -> bool {
-        let Some(work) = self.claim() else {
+        let Some(stages) = self.claim() else {
             return false;
         };
-        let mut leader = Leader {
-            flight: self,
-            ending: None,
-        };
-        let cancel = &self.cancel;
-        leader.ending = Some(match catch_unwind(AssertUnwindSafe(|| work(cancel))) {
-            Ok(value) => Ending::Returned(value),
-            Err(panic) => {
-                // A payload's own destructor may panic too.
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
-                Ending::Panicked
-            }
+        Leader::new(self).finish(|cancel| match stages {
+            Stages::One(work) => work(cancel),
+            Stages::Two(first) => first(cancel)(),
         });
         true
+    }
+
+    /// Run the first part of the work here, unless somebody runs or ran it.
+    ///
+    /// `None` if nothing is left to do here. The rest is owed soon: others may wait for it.
+    pub fn begin(self: Arc<Self>) -> Option<Unfinished> {
+        let stages = self.claim()?;
+        let mut leader = Leader::new(self);
+        let first = match stages {
+            Stages::Two(first) => first,
+            Stages::One(work) => {
+                leader.finish(work);
+                return None;
+            }
+        };
+        let second = leader.attempt(first)?;
+        Some(Box::new(move || leader.finish(|_| second())))
     }
 
     /// End the flight if nobody runs it yet; whether it was withdrawn by this call.
@@ -314,14 +371,14 @@ impl<T: Send + Sync + 'static> Flight<T> {
         self.ending.get().ok_or(WaitError::Timeout)
     }
 
-    fn claim(&self) -> Option<Work<T>> {
+    fn claim(&self) -> Option<Stages<T>> {
         let by = Runner::current();
         let mut state = lock(&self.state);
         if !matches!(state.phase, Phase::Waiting(_)) {
             return None;
         }
         match std::mem::replace(&mut state.phase, Phase::Running(by)) {
-            Phase::Waiting(work) => Some(work),
+            Phase::Waiting(stages) => Some(stages),
             Phase::Running(_) | Phase::Ended => None,
         }
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest, Sha256};
 
 use crate::flight::Flight;
-use crate::pool::{Job, Pool, Priority, Task};
+use crate::pool::{Job, Pool, Task};
 
 /// Length of a media key in bytes.
 pub const KEY_BYTES: usize = 32;
@@ -93,11 +93,7 @@ where
         .collect();
     let mut jobs: VecDeque<Job> = flights
         .iter()
-        .map(|flight| Job {
-            task: Arc::clone(flight) as Arc<dyn Task>,
-            hosted: false,
-            priority: Priority::Foreground,
-        })
+        .map(|flight| Job::new(Arc::clone(flight) as Arc<dyn Task>))
         .collect();
     // Help that cannot be had is no error: this thread derives whatever nobody else does.
     let _ = pool.try_submit(&mut jobs);

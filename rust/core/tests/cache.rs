@@ -6,7 +6,7 @@ use std::time::Duration;
 use safelight_core::cache::{Begin, Cache, CacheFlight, Request};
 use safelight_core::flight::Ending;
 use safelight_core::lru::Left;
-use safelight_core::pool::{Options, Pool, Priority};
+use safelight_core::pool::{Options, Pool, Priority, Site};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -35,7 +35,7 @@ fn begin(
     let receive = Mutex::new(receive);
     let request = Request {
         predicted,
-        hosted: false,
+        site: Site::Thread,
         priority: Priority::Foreground,
     };
     let work = move |_: &_| match receive.lock().unwrap().recv_timeout(LONG) {

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicUsize as Counter, Ordering::SeqCst};
 use cache::{Begin, Cache, Computed, Request};
 use cancel::Cancel;
 use flight::{Ending, Flight, WaitError, Waker};
-use pool::{Job, Options, Pool, Priority, SubmitError};
+use pool::{Job, Options, Pool, Site, SubmitError};
 use shuttle::thread;
 
 fn explore(iterations: usize, body: impl Fn() + Send + Sync + Clone + 'static) {
@@ -71,11 +71,7 @@ fn end(pool: &Pool) {
 }
 
 fn job<T: Send + Sync + 'static>(flight: &Arc<Flight<T>>) -> VecDeque<Job> {
-    VecDeque::from([Job {
-        task: flight.clone(),
-        hosted: false,
-        priority: Priority::Foreground,
-    }])
+    VecDeque::from([Job::new(flight.clone())])
 }
 
 fn flight<T: Send + Sync + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Arc<Flight<T>> {
@@ -110,6 +106,33 @@ fn get_or_compute(
             },
         }
     }
+}
+
+#[test]
+fn a_staged_job_ends_whoever_runs_it_and_whoever_withdraws_it() {
+    explore(1000, || {
+        let pool = pool(2, 4);
+        let flights: Vec<_> = (0..3)
+            .map(|number| Flight::staged(Box::new(move |_| Box::new(move || number))))
+            .collect();
+        let mut jobs = flights
+            .iter()
+            .map(|flight| Job {
+                site: Site::Both,
+                ..Job::new(flight.clone())
+            })
+            .collect();
+        pool.submit(&mut jobs, None).unwrap();
+        flights[1].withdraw();
+        for (number, flight) in flights.iter().enumerate() {
+            let ending = flight.wait(None).unwrap();
+            assert!(
+                *ending == Ending::Returned(number) || number == 1 && *ending == Ending::Withdrawn
+            );
+        }
+        pool.close();
+        assert!(pool.join(None));
+    });
 }
 
 #[test]

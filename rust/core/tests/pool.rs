@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use safelight_core::cancel::Cancel;
 use safelight_core::flight::{Ending, Flight, WaitError, Waker};
-use safelight_core::pool::{Job, Options, Pool, Priority, SubmitError};
+use safelight_core::pool::{Job, Options, Pool, Priority, Site, SubmitError};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -27,9 +27,8 @@ fn flight<T: Send + Sync + 'static>(
 
 fn job<T: Send + Sync + 'static>(flight: &Arc<Flight<T>>, priority: Priority) -> Job {
     Job {
-        task: flight.clone(),
-        hosted: false,
         priority,
+        ..Job::new(flight.clone())
     }
 }
 
@@ -97,7 +96,7 @@ fn hosted_jobs_share_a_visit_while_they_follow_each_other() {
         .iter()
         .enumerate()
         .map(|(index, flight)| Job {
-            hosted: index != 4,
+            site: if index == 4 { Site::Thread } else { Site::Host },
             ..job(flight, Priority::Foreground)
         })
         .collect();
@@ -125,7 +124,7 @@ fn a_hosted_job_can_be_withdrawn_while_its_thread_waits_to_be_let_in() {
     });
     let hosted = flight(|_| ());
     let job = Job {
-        hosted: true,
+        site: Site::Host,
         ..job(&hosted, Priority::Foreground)
     };
     pool.submit(&mut VecDeque::from([job]), None).unwrap();
@@ -133,6 +132,136 @@ fn a_hosted_job_can_be_withdrawn_while_its_thread_waits_to_be_let_in() {
     assert!(hosted.withdraw());
     let_in.send(()).unwrap();
     assert_eq!(hosted.wait(Some(LONG)), Ok(&Ending::Withdrawn));
+}
+
+/// A job in two parts that notes both in `notes`, as `number` and `number + 100`.
+fn staged(number: u32, notes: &Arc<Mutex<Vec<u32>>>, cost: u64) -> (Arc<Flight<u32>>, Job) {
+    let notes = Arc::clone(notes);
+    let flight = Flight::staged(Box::new(move |_| {
+        notes.lock().unwrap().push(number);
+        Box::new(move || {
+            notes.lock().unwrap().push(number + 100);
+            number
+        })
+    }));
+    let job = Job {
+        site: Site::Both,
+        cost,
+        ..Job::new(flight.clone())
+    };
+    (flight, job)
+}
+
+#[test]
+fn staged_jobs_ride_into_the_host_together_as_far_as_their_cost_allows() {
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let visits = Arc::new(AtomicUsize::new(0));
+    let counted = visits.clone();
+    let pool = Pool::new(Options {
+        host: Some(Arc::new(move |run| {
+            counted.fetch_add(1, SeqCst);
+            run();
+        })),
+        max_ride: 10,
+        ..Options::default()
+    });
+    let gate = block(&pool);
+    let (flights, mut jobs): (Vec<_>, VecDeque<_>) = [(0, 4), (1, 4), (2, 4), (3, 90), (4, 1)]
+        .into_iter()
+        .map(|(number, cost)| staged(number, &notes, cost))
+        .unzip();
+    // Between the fourth and the fifth, one that rides with nobody.
+    let alone = flight(|_| ());
+    jobs.insert(4, job(&alone, Priority::Foreground));
+    pool.submit(&mut jobs, None).unwrap();
+    drop(gate);
+    for (number, flight) in (0..).zip(&flights) {
+        assert_eq!(flight.wait(Some(LONG)), Ok(&Ending::Returned(number)));
+    }
+    assert_eq!(
+        *notes.lock().unwrap(),
+        [0, 1, 100, 101, 2, 102, 3, 103, 4, 104]
+    );
+    assert_eq!(visits.load(SeqCst), 4);
+}
+
+#[test]
+fn a_staged_job_that_is_waited_for_by_work_runs_there_whole() {
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let pool = Arc::new(pool(1, 16));
+    let (flight_of_two, job) = staged(1, &notes, 0);
+    let (inner, shared) = (flight_of_two.clone(), pool.clone());
+    let waits = flight(move |_| {
+        shared.submit(&mut [job].into(), None).unwrap();
+        // The only thread of the pool is this one.
+        matches!(inner.wait(Some(LONG)), Ok(Ending::Returned(1)))
+    });
+    submit(&pool, &waits);
+    assert_eq!(waits.wait(Some(LONG)), Ok(&Ending::Returned(true)));
+}
+
+#[test]
+fn each_part_of_a_staged_job_may_panic_and_a_part_that_is_not_let_in_abandons_it() {
+    let panics: Arc<Flight<()>> = Flight::staged(Box::new(|_| panic()));
+    let panics_later: Arc<Flight<()>> = Flight::staged(Box::new(|_| Box::new(|| panic())));
+    let whole: Arc<Flight<()>> = Flight::staged(Box::new(|_| Box::new(|| ())));
+    let locked_out: Arc<Flight<()>> = Flight::staged(Box::new(|_| Box::new(|| ())));
+    let lets_in = Pool::new(Options {
+        host: Some(Arc::new(|run| run())),
+        ..Options::default()
+    });
+    let keeps_out = Pool::new(Options {
+        host: Some(Arc::new(|_| {})),
+        ..Options::default()
+    });
+    for (pool, flight, expected) in [
+        (&lets_in, panics, Ending::Panicked),
+        (&lets_in, panics_later, Ending::Panicked),
+        (&lets_in, whole, Ending::Returned(())),
+        (&keeps_out, locked_out, Ending::Abandoned),
+    ] {
+        let job = Job {
+            site: Site::Both,
+            ..Job::new(flight.clone())
+        };
+        pool.submit(&mut [job].into(), None).unwrap();
+        assert_eq!(flight.wait(Some(LONG)), Ok(&expected));
+    }
+}
+
+/// A panic that prints nothing.
+fn panic() -> ! {
+    std::panic::resume_unwind(Box::new(7))
+}
+
+#[test]
+fn bulk_lets_others_pass_but_not_for_ever() {
+    let pool = pool(1, 128);
+    let gate = block(&pool);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let note = |number: usize| {
+        let order = order.clone();
+        flight(move |_| order.lock().unwrap().push(number))
+    };
+    let bulk: Vec<_> = (1000..1002).map(note).collect();
+    let small: Vec<_> = (0..40).map(note).collect();
+    let mut jobs: VecDeque<Job> = bulk
+        .iter()
+        .map(|flight| job(flight, Priority::Bulk))
+        .chain(small.iter().map(|flight| job(flight, Priority::Foreground)))
+        .collect();
+    pool.submit(&mut jobs, None).unwrap();
+    drop(gate);
+    for flight in bulk.iter().chain(&small) {
+        flight.wait(Some(LONG)).unwrap();
+    }
+    let order = order.lock().unwrap();
+    let places: Vec<_> = order
+        .iter()
+        .enumerate()
+        .filter(|(_, number)| **number >= 1000)
+        .collect();
+    assert_eq!(places, [(16, &1000), (33, &1001)]);
 }
 
 #[test]
@@ -145,7 +274,7 @@ fn a_host_that_is_gone_withdraws_its_jobs_and_spares_the_others() {
     let native = flight(|_| ());
     let mut jobs = VecDeque::from([
         Job {
-            hosted: true,
+            site: Site::Host,
             ..job(&hosted, Priority::Foreground)
         },
         job(&native, Priority::Foreground),

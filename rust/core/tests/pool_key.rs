@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use safelight_core::flight::Flight;
 use safelight_core::key::{derive_all, derive_spread};
-use safelight_core::pool::{Job, Options, Pool, Priority};
+use safelight_core::pool::{Job, Options, Pool};
 
 fn payloads(count: usize, size: usize) -> Vec<Vec<u8>> {
     (0..count)
@@ -41,12 +41,8 @@ fn a_busy_pool_is_not_waited_for() {
     let blocker = Flight::new(Box::new(move |_: &_| {
         let _ = gate.lock().unwrap().recv_timeout(Duration::from_secs(30));
     }));
-    let job = Job {
-        task: blocker.clone(),
-        hosted: false,
-        priority: Priority::Foreground,
-    };
-    pool.submit(&mut [job].into(), None).unwrap();
+    pool.submit(&mut [Job::new(blocker.clone())].into(), None)
+        .unwrap();
     let payloads = payloads(100, 10_000);
     assert_eq!(
         derive_spread(&pool, payloads.clone(), b"{}"),

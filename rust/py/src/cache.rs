@@ -14,6 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use safelight_core::cache::{Begin, Cache, CacheFlight, Computed, Request};
 use safelight_core::flight::{Ending, Waker, WakerId};
 use safelight_core::lru::Left;
+use safelight_core::pool::Site;
 
 use crate::fork::{Renewable, Resident, register};
 use crate::pool::{
@@ -79,7 +80,7 @@ impl PyCache {
     ) -> PyResult<Begin<Object, Raised, Py<PyAny>>> {
         let request = Request {
             predicted,
-            hosted: true,
+            site: Site::Host,
             priority: priority(background),
         };
         let compute = compute.clone_ref(py);

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::cancel::Cancel;
 use crate::flight::{Flight, is_runner};
 use crate::lru::{Insert, Left, Lru};
-use crate::pool::{Job, Pool, Priority, SubmitError, Task};
+use crate::pool::{Job, Pool, Priority, Site, SubmitError, Task};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, lock};
 use state::{Admission, Entry, Parked, Registration, Shared, State};
 
@@ -65,8 +65,8 @@ pub enum Begin<V, E, R> {
 pub struct Request {
     /// Bytes that the work is expected to need; what admission counts.
     pub predicted: u64,
-    /// Whether it runs inside the pool's host.
-    pub hosted: bool,
+    /// Where it runs.
+    pub site: Site,
     /// Its queue.
     pub priority: Priority,
 }
@@ -312,9 +312,9 @@ where
         }));
         let task: Arc<dyn Task> = Arc::clone(&flight) as Arc<dyn Task>;
         let job = Job {
-            task,
-            hosted: request.hosted,
+            site: request.site,
             priority: request.priority,
+            ..Job::new(task)
         };
         let entry = Entry {
             id,

@@ -1,4 +1,4 @@
-//! Own worker threads over one bounded queue with two priorities.
+//! Own worker threads over one bounded queue with priorities.
 //!
 //! Threads start when work arrives. A job that panics or is abandoned ends its own flight and
 //! nothing else. The pool never waits on itself: work that meets a full queue runs its job inline.
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::flight::{Flight, WaitGraph, is_runner};
+use crate::flight::{Flight, Unfinished, WaitGraph, is_runner};
 use crate::sync::{
     Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait, wait_timeout,
 };
@@ -20,6 +20,8 @@ mod shared;
 pub trait Task: Send + Sync {
     /// Run it, unless it runs or ran; never unwinds.
     fn run(&self);
+    /// Run its first part, unless it runs or ran, and hand back the rest; never unwinds.
+    fn begin(self: Arc<Self>) -> Option<Unfinished>;
     /// End it if it has not begun.
     fn withdraw(&self);
     /// Whether it has not begun.
@@ -29,6 +31,10 @@ pub trait Task: Send + Sync {
 impl<T: Send + Sync + 'static> Task for Flight<T> {
     fn run(&self) {
         Flight::run(self);
+    }
+
+    fn begin(self: Arc<Self>) -> Option<Unfinished> {
+        Flight::begin(self)
     }
 
     fn withdraw(&self) {
@@ -54,8 +60,10 @@ pub struct Options {
     pub name: String,
     /// Called around a thread's whole life.
     pub life: Option<Around>,
-    /// Called around hosted jobs, several in a row where they follow each other.
+    /// Called around hosted work, several jobs in a row where they follow each other.
     pub host: Option<Around>,
+    /// Staged jobs ride together into the host, up to this sum of their costs.
+    pub max_ride: u64,
     /// Who waits for whom; shared by pools whose jobs may wait for each other's.
     pub graph: Arc<WaitGraph>,
 }
@@ -68,19 +76,34 @@ impl Default for Options {
             name: "safelight".to_owned(),
             life: None,
             host: None,
+            max_ride: 0,
             graph: Arc::default(),
         }
     }
 }
 
-/// Which of the two queues.
+/// Which of the queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     /// Somebody waits for it.
     #[default]
     Foreground,
-    /// Runs only while no foreground job waits.
+    /// Somebody waits for it, and for long: it lets others pass, though not for ever.
+    Bulk,
+    /// Runs only while nothing waits that somebody waits for.
     Background,
+}
+
+/// Where a job runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Site {
+    /// On the thread alone.
+    #[default]
+    Thread,
+    /// Inside [`Options::host`].
+    Host,
+    /// The first part of it on the thread alone, the second inside [`Options::host`].
+    Both,
 }
 
 /// A job as it is submitted.
@@ -88,10 +111,24 @@ pub enum Priority {
 pub struct Job {
     /// What runs.
     pub task: Arc<dyn Task>,
-    /// Whether it runs inside [`Options::host`].
-    pub hosted: bool,
+    /// Where.
+    pub site: Site,
     /// Its queue.
     pub priority: Priority,
+    /// How much work its first part is, for [`Options::max_ride`].
+    pub cost: u64,
+}
+
+impl Job {
+    /// A job on the thread alone, that somebody waits for.
+    pub fn new(task: Arc<dyn Task>) -> Self {
+        Self {
+            task,
+            site: Site::default(),
+            priority: Priority::default(),
+            cost: 0,
+        }
+    }
 }
 
 /// Why a job was not queued.

@@ -3,10 +3,14 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{Around, Job, Options, SubmitError};
+use super::{Around, Job, Options, Priority, Site, SubmitError};
+use crate::flight::Unfinished;
 use crate::sync::{
     Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, thread, wait,
 };
+
+/// So many foreground jobs may pass bulk that waits.
+const MAX_PASSED: u32 = 16;
 
 /// What a pool and its threads share.
 pub(super) struct Shared {
@@ -22,7 +26,9 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) queues: [VecDeque<Job>; 2],
+    pub(super) queues: [VecDeque<Job>; 3],
+    /// Foreground jobs that passed waiting bulk.
+    passed: u32,
     pub(super) threads: usize,
     pub(super) started: u64,
     pub(super) idle: usize,
@@ -43,13 +49,28 @@ impl State {
         self.queues[job.priority as usize].push_back(job);
     }
 
+    /// The queue whose turn it is.
+    fn turn(&self) -> Option<usize> {
+        let bulk = Priority::Bulk as usize;
+        if self.passed >= MAX_PASSED && !self.queues[bulk].is_empty() {
+            return Some(bulk);
+        }
+        self.queues.iter().position(|queue| !queue.is_empty())
+    }
+
     /// What [`State::pop`] would take.
     fn front(&self) -> Option<&Job> {
-        self.queues.iter().find_map(VecDeque::front)
+        self.queues[self.turn()?].front()
     }
 
     fn pop(&mut self) -> Option<Job> {
-        let job = self.queues.iter_mut().find_map(VecDeque::pop_front)?;
+        let job = self.queues[self.turn()?].pop_front()?;
+        self.passed = match job.priority {
+            Priority::Foreground if !self.queues[Priority::Bulk as usize].is_empty() => {
+                self.passed + 1
+            }
+            _ => 0,
+        };
         self.taken += 1;
         Some(job)
     }
@@ -73,10 +94,19 @@ impl State {
 
 /// What a thread does next.
 enum Turn<'a> {
-    /// The job, taken from its queue.
+    /// The job, taken from its queue, on the thread alone.
     Run(Job),
+    /// The first part of the job, taken from its queue.
+    Begin(Job),
     /// Ask to be let in where hosted jobs run; the first of them still waits.
     Visit(&'a Around),
+}
+
+/// Second parts on their way into the host, together.
+#[derive(Default)]
+struct Riders {
+    parts: Vec<Unfinished>,
+    cost: u64,
 }
 
 impl Shared {
@@ -168,10 +198,50 @@ impl Shared {
     }
 
     fn work(&self) {
-        while let Some(turn) = self.next() {
+        let mut riders = Riders::default();
+        loop {
+            // Not asleep, nor at anything else, while others wait for what rides.
+            let turn = match riders.parts.is_empty() {
+                true => self.next(),
+                false => self.next_rider(&riders),
+            };
             match turn {
-                Turn::Run(job) => job.task.run(),
-                Turn::Visit(host) => self.visit(host),
+                Some(Turn::Begin(job)) => {
+                    riders.cost = riders.cost.saturating_add(job.cost);
+                    riders.parts.extend(job.task.begin());
+                }
+                _ if !riders.parts.is_empty() => self.land(std::mem::take(&mut riders)),
+                Some(Turn::Run(job)) => job.task.run(),
+                Some(Turn::Visit(host)) => self.visit(host),
+                None => return,
+            }
+        }
+    }
+
+    /// A job that may ride with the others, if it is its turn.
+    fn next_rider(&self, riders: &Riders) -> Option<Turn<'_>> {
+        if self.dead.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = lock(&self.state);
+        let job = state.front()?;
+        let cost = riders.cost.saturating_add(job.cost);
+        if job.site == Site::Both && cost <= self.options.max_ride {
+            self.pop(state).ok().map(Turn::Begin)
+        } else {
+            None
+        }
+    }
+
+    /// Finish what rides, inside one call of the host.
+    fn land(&self, riders: Riders) {
+        let mut parts = riders.parts.into_iter();
+        let mut finish = || parts.by_ref().for_each(|part| part());
+        match &self.options.host {
+            None => finish(),
+            // As in `visit`. What the host did not let in is dropped: its flights are abandoned.
+            Some(host) => {
+                let _ = catch_unwind(AssertUnwindSafe(|| host(&mut finish)));
             }
         }
     }
@@ -204,7 +274,7 @@ impl Shared {
             return None;
         }
         let state = lock(&self.state);
-        if state.front()?.hosted {
+        if state.front()?.site == Site::Host {
             self.pop(state).ok()
         } else {
             None
@@ -218,11 +288,12 @@ impl Shared {
         let mut state = lock(&self.state);
         loop {
             if let Some(host) = &self.options.host
-                && state.front().is_some_and(|job| job.hosted)
+                && state.front().is_some_and(|job| job.site == Site::Host)
             {
                 return Some(Turn::Visit(host));
             }
             state = match self.pop(state) {
+                Ok(job) if job.site == Site::Both => return Some(Turn::Begin(job)),
                 Ok(job) => return Some(Turn::Run(job)),
                 Err(state) => state,
             };

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{PyTraverseError, PyVisit};
 use safelight_core::flight::{Ending, Flight, WaitError};
-use safelight_core::pool::{Job, Priority, Task};
+use safelight_core::pool::{Job, Priority, Site, Task};
 use safelight_core::{Error, ErrorKind};
 
 use super::raised::Raised;
@@ -111,9 +111,9 @@ impl PyJob {
 
     pub(super) fn as_job(&self, priority: Priority) -> Job {
         Job {
-            task: Arc::clone(&self.flight) as Arc<dyn Task>,
-            hosted: true,
+            site: Site::Host,
             priority,
+            ..Job::new(Arc::clone(&self.flight) as Arc<dyn Task>)
         }
     }
 

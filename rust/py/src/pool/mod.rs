@@ -161,6 +161,7 @@ impl PyPool {
             name: name.to_owned(),
             life: Some(Arc::new(worker::live)),
             host: Some(Arc::new(worker::host)),
+            max_ride: 0,
             graph: graph(),
         });
         let slot = Arc::new(PoolSlot(Renewable::new(Arc::new(pool))));

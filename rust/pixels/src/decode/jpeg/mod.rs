@@ -80,7 +80,9 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         }
     }
 
-    const FILLS: bool = true;
+    fn is_filling(&self) -> bool {
+        true
+    }
 
     fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let Frame {

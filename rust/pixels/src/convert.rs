@@ -1,7 +1,8 @@
 //! Pillow's mode conversions, fused with turning upright into one pass over the pixels.
 //!
 //! Every mode is read as RGBA, pixel by pixel, and written as the target; the compiler removes
-//! what a pair does not need. Must equal `Image.convert` and `Image.paste` of the pinned Pillow.
+//! what a pair does not need. RGBA itself is pasted over a background run by run. Must equal
+//! `Image.convert` and `Image.paste` of the pinned Pillow.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -9,20 +10,13 @@
     reason = "levels are computed in wider types and are 0..=255 by the formula or a clamp"
 )]
 
-use std::cell::Cell;
+mod paste;
 
-use crate::buffer::zeroed;
 use crate::decode::Refusal;
 use crate::mode::Mode;
 use crate::picture::{Palette, Picture, Transparency};
-use crate::turn::Walk;
+use crate::turn::turn;
 use crate::{Cancel, Request, Target};
-
-/// Rows between two looks at the cancel flag.
-const ROWS_PER_CHECK: usize = 64;
-
-/// Side of the tiles in which a turned picture is copied, so that both sides stay in cache.
-const TILE: usize = 32;
 
 /// `picture` as `request` wants it.
 pub(crate) fn finish(
@@ -51,12 +45,24 @@ pub(crate) fn finish(
     let is_transparent = picture.mode.has_alpha() || picture.transparency.is_some();
     match (target, request.background) {
         (Target::Rgba, _) => job.with_reader(picture, Mode::Rgba, |color| color),
+        (Target::Rgb, Some(background)) if picture.mode == Mode::Rgba => {
+            job.map_runs(picture, Mode::Rgb, |colors, places| {
+                paste::over_rgb(colors, background, places);
+            })
+        }
+        (Target::Rgbx, Some(background)) if picture.mode == Mode::Rgba => {
+            job.map_runs(picture, Mode::Rgbx, |colors, places| {
+                paste::over_rgbx(colors, background, places);
+            })
+        }
         (Target::Rgb, Some(background)) if is_transparent => {
-            job.with_reader(picture, Mode::Rgb, move |color| over(color, background))
+            job.with_reader(picture, Mode::Rgb, move |color| {
+                paste::over(color, background)
+            })
         }
         (Target::Rgbx, Some(background)) if is_transparent => {
             job.with_reader(picture, Mode::Rgbx, move |color| {
-                let [r, g, b] = over(color, background);
+                let [r, g, b] = paste::over(color, background);
                 [r, g, b, 255]
             })
         }
@@ -64,28 +70,6 @@ pub(crate) fn finish(
         (Target::Rgb, _) => job.with_reader(picture, Mode::Rgb, |[r, g, b, _]| [r, g, b]),
         (Target::L, _) => job.with_reader(picture, Mode::L, |[r, g, b, _]| [luma(r, g, b)]),
     }
-}
-
-/// `color` pasted over `background` with its own alpha.
-#[inline]
-fn over([r, g, b, alpha]: [u8; 4], background: [u8; 3]) -> [u8; 3] {
-    // Most pixels are one or the other, and the formula gives the same.
-    match alpha {
-        255 => return [r, g, b],
-        0 => return background,
-        _ => {}
-    }
-    let blend = |ink: u8, paper: u8| {
-        let (ink, paper, alpha) = (u32::from(ink), u32::from(paper), u32::from(alpha));
-        let sum = ink * alpha + paper * (255 - alpha) + 128;
-        // Division by 255, rounded: exact for every sum up to 255 * 255 + 128.
-        (((sum >> 8) + sum) >> 8) as u8
-    };
-    [
-        blend(r, background[0]),
-        blend(g, background[1]),
-        blend(b, background[2]),
-    ]
 }
 
 /// ITU-R 601-2 luma in 16-bit fixed point, rounded.
@@ -213,93 +197,32 @@ impl Job<'_> {
     /// Map every pixel by `each`, turning upright on the way.
     fn map<const S: usize, const D: usize>(
         &self,
-        mut picture: Picture,
+        picture: Picture,
         mode: Mode,
         each: impl Fn([u8; S]) -> [u8; D],
     ) -> Result<Picture, Refusal> {
-        let (width, height) = (picture.width as usize, picture.height as usize);
-        let walk = Walk::new(self.request.orientation, width, height);
-        if self.request.orientation == 1 && D <= S {
-            self.map_in_place(&mut picture.pixels, width, &each)?;
-            picture.pixels.truncate(width * height * D);
-            picture.pixels.shrink_to_fit();
-        } else {
-            let mut out = zeroed(width * height * D)?;
-            let (stored, _) = picture.pixels.as_chunks::<S>();
-            let (upright, _) = out.as_chunks_mut::<D>();
-            if self.request.orientation == 1 {
-                self.map_rows(stored, upright, width, &each)?;
-            } else {
-                self.map_walk(stored, upright, walk, &each)?;
-            }
-            picture.pixels = out;
-        }
-        picture.mode = mode;
-        picture.width = u32::try_from(walk.width).unwrap_or(picture.width);
-        picture.height = u32::try_from(walk.height).unwrap_or(picture.height);
-        Ok(picture)
-    }
-
-    fn map_in_place<const S: usize, const D: usize>(
-        &self,
-        pixels: &mut [u8],
-        width: usize,
-        each: &impl Fn([u8; S]) -> [u8; D],
-    ) -> Result<(), Refusal> {
-        let cells = Cell::from_mut(pixels).as_slice_of_cells();
-        let (stored, _) = cells.as_chunks::<S>();
-        // Places never lie behind the pixel that is read, because a pixel does not grow.
-        let (places, _) = cells.as_chunks::<D>();
-        let step = width.max(1) * ROWS_PER_CHECK;
-        for (stored, places) in stored.chunks(step).zip(places.chunks(step)) {
-            self.cancel.check()?;
+        self.map_runs(picture, mode, |stored: &[[u8; S]], places| {
             for (pixel, place) in stored.iter().zip(places) {
-                let mapped = each(pixel.each_ref().map(Cell::get));
-                for (cell, sample) in place.iter().zip(mapped) {
-                    cell.set(sample);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn map_rows<const S: usize, const D: usize>(
-        &self,
-        stored: &[[u8; S]],
-        upright: &mut [[u8; D]],
-        width: usize,
-        each: &impl Fn([u8; S]) -> [u8; D],
-    ) -> Result<(), Refusal> {
-        let step = width.max(1) * ROWS_PER_CHECK;
-        for (from, to) in stored.chunks(step).zip(upright.chunks_mut(step)) {
-            self.cancel.check()?;
-            for (pixel, place) in from.iter().zip(to) {
                 *place = each(*pixel);
             }
-        }
-        Ok(())
+        })
     }
 
-    fn map_walk<const S: usize, const D: usize>(
+    /// Map every run of pixels by `run`, to as many places, turning upright on the way.
+    fn map_runs<const S: usize, const D: usize>(
         &self,
-        stored: &[[u8; S]],
-        upright: &mut [[u8; D]],
-        walk: Walk,
-        each: &impl Fn([u8; S]) -> [u8; D],
-    ) -> Result<(), Refusal> {
-        for (band, rows) in upright.chunks_mut(walk.width * TILE).enumerate() {
-            self.cancel.check()?;
-            let top = band * TILE;
-            for left in (0..walk.width).step_by(TILE) {
-                let right = (left + TILE).min(walk.width);
-                for (y, row) in rows.chunks_mut(walk.width).enumerate() {
-                    for (x, place) in (left..right).zip(&mut row[left..right]) {
-                        *place = each(stored[walk.stored(x, top + y)]);
-                    }
-                }
-            }
+        mut picture: Picture,
+        mode: Mode,
+        run: impl Fn(&[[u8; S]], &mut [[u8; D]]),
+    ) -> Result<Picture, Refusal> {
+        let size = (picture.width, picture.height);
+        let orientation = self.request.orientation;
+        picture.pixels = turn(picture.pixels, size, orientation, self.cancel, run)?;
+        picture.mode = mode;
+        if orientation >= 5 {
+            (picture.width, picture.height) = (size.1, size.0);
         }
-        Ok(())
+        Ok(picture)
     }
 }
 

@@ -1,4 +1,8 @@
-//! Whole-buffer inflate and CRC-32, by libdeflate.
+//! Whole-buffer inflate and CRC-32, by libdeflate; streams of literals by fdeflate.
+//!
+//! fdeflate takes two literals at a look, which pays where hardly anything repeats: photographs.
+
+mod literals;
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -49,17 +53,47 @@ impl Drop for Decompressor {
     }
 }
 
+/// Literals in 32,768 symbols from which on fdeflate is the faster one.
+const MOSTLY_LITERALS: usize = 31 << 10;
+
 /// Inflate `stream`, checksum included, to exactly `length` bytes, which replace those of `out`.
 pub(crate) fn zlib(stream: &[u8], out: &mut Vec<u8>, length: usize) -> Result<(), Declined> {
     out.clear();
-    let room = out.spare_capacity_mut();
-    let room = room.get_mut(..length).ok_or(Declined("plan"))?;
-    if Decompressor::new()?.zlib(stream, room) != Some(length) {
-        return Err(Declined("zlib stream is damaged, short or long"));
+    if out.capacity() < length {
+        return Err(Declined("plan"));
     }
-    // SAFETY: libdeflate says that it wrote as many bytes from the front.
-    unsafe { out.set_len(length) };
-    Ok(())
+    let is_whole = if literals::share(stream).is_some_and(|share| share >= MOSTLY_LITERALS) {
+        out.resize(length, 0);
+        zlib_by_literals(stream, out).is_some()
+    } else {
+        let room = &mut out.spare_capacity_mut()[..length];
+        let is_whole = Decompressor::new()?.zlib(stream, room) == Some(length);
+        if is_whole {
+            // SAFETY: libdeflate says that it wrote as many bytes from the front.
+            unsafe { out.set_len(length) };
+        }
+        is_whole
+    };
+    if is_whole {
+        Ok(())
+    } else {
+        Err(Declined("zlib stream is damaged, short or long"))
+    }
+}
+
+/// Inflate a zlib stream that fills `out`, if it does.
+fn zlib_by_literals(stream: &[u8], out: &mut [u8]) -> Option<()> {
+    let mut decompressor = fdeflate::Decompressor::new();
+    let (mut rest, mut filled) = (stream, 0);
+    while !decompressor.is_done() {
+        let (used, made) = decompressor.read(rest, out, filled, true).ok()?;
+        if (used, made) == (0, 0) && !decompressor.is_done() {
+            return None;
+        }
+        rest = rest.get(used..)?;
+        filled += made;
+    }
+    (filled == out.len()).then_some(())
 }
 
 /// Whether `stream` inflates to less than `limit` bytes without an error.
@@ -79,4 +113,71 @@ pub(crate) fn is_below(stream: &[u8], limit: usize) -> Result<bool, Declined> {
 pub(crate) fn crc32(data: &[u8]) -> u32 {
     // SAFETY: the pointer is valid for the length given with it.
     unsafe { libdeflate_crc32(0, data.as_ptr().cast::<c_void>(), data.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use libdeflate_sys::{
+        libdeflate_alloc_compressor, libdeflate_free_compressor, libdeflate_zlib_compress,
+    };
+
+    use super::zlib;
+
+    pub(super) fn deflated(bytes: &[u8]) -> Vec<u8> {
+        let mut stream = vec![0u8; bytes.len() + 1024];
+        // SAFETY: the compressor is used here alone and freed once; pointers go with lengths.
+        let length = unsafe {
+            let compressor = libdeflate_alloc_compressor(6);
+            let length = libdeflate_zlib_compress(
+                compressor,
+                bytes.as_ptr().cast::<c_void>(),
+                bytes.len(),
+                stream.as_mut_ptr().cast::<c_void>(),
+                stream.len(),
+            );
+            libdeflate_free_compressor(compressor);
+            length
+        };
+        stream.truncate(length);
+        stream
+    }
+
+    /// Levels around a middle one, or few in the same order again and again.
+    pub(super) fn levels(is_noise: bool) -> Vec<u8> {
+        let mut state = 1u32;
+        let mut next = |index: u32| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            let level = if is_noise {
+                state % 64 + state / 64 % 64
+            } else {
+                index / 7 % 50
+            };
+            level.to_le_bytes()[0]
+        };
+        (0..1 << 16).map(&mut next).collect()
+    }
+
+    #[test]
+    fn only_a_whole_stream_of_the_right_length_is_taken() {
+        for is_noise in [true, false] {
+            let bytes = levels(is_noise);
+            let stream = deflated(&bytes);
+            let mut out = Vec::with_capacity(bytes.len() + 1);
+            assert!(zlib(&stream, &mut out, bytes.len()).is_ok());
+            assert_eq!(out, bytes);
+            for length in [0, 1, bytes.len() - 1, bytes.len() + 1] {
+                assert!(zlib(&stream, &mut out, length).is_err());
+            }
+            for cut in [1, 4, 5, 100, stream.len() - 1] {
+                assert!(zlib(&stream[..stream.len() - cut], &mut out, bytes.len()).is_err());
+            }
+            let mut wrong = stream.clone();
+            *wrong.last_mut().expect("a checksum") ^= 1;
+            assert!(zlib(&wrong, &mut out, bytes.len()).is_err());
+        }
+    }
 }

@@ -92,7 +92,9 @@ pub(crate) trait Codec<'a>: Sized {
     }
 
     /// Whether [`Codec::decode`] writes every byte itself, and so needs no zeros to start from.
-    const FILLS: bool = false;
+    fn is_filling(&self) -> bool {
+        false
+    }
 
     /// Decode into `buffer`: [`Plan::buffer_bytes`] zero bytes, or where the codec fills it, room
     /// for as many. It has that length afterward.
@@ -217,7 +219,7 @@ fn decode_as<'a, C: Codec<'a>>(
     }
     let header = codec.header();
     let plan = codec.plan()?;
-    let mut buffer = if C::FILLS {
+    let mut buffer = if codec.is_filling() {
         reserved(plan.buffer_bytes)?
     } else {
         zeroed(plan.buffer_bytes)?

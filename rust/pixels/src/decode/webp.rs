@@ -9,25 +9,27 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use libwebp_sys::{
-    VP8StatusCode, WEBP_CSP_MODE, WEBP_DEMUX_ABI_VERSION, WebPData, WebPDecode, WebPDecoderConfig,
-    WebPDemuxDelete, WebPDemuxGetFrame, WebPDemuxGetI, WebPDemuxInternal, WebPDemuxReleaseIterator,
-    WebPDemuxer, WebPFormatFeature, WebPGetFeatures, WebPIterator, WebPRGBABuffer,
+    VP8StatusCode, WEBP_CSP_MODE, WEBP_DEMUX_ABI_VERSION, WebPBitstreamFeatures, WebPData,
+    WebPDecode, WebPDecoderConfig, WebPDemuxDelete, WebPDemuxGetFrame, WebPDemuxGetI,
+    WebPDemuxInternal, WebPDemuxReleaseIterator, WebPDemuxer, WebPFormatFeature, WebPGetFeatures,
+    WebPIterator, WebPRGBABuffer,
 };
 
-use crate::Cancel;
 use crate::mode::Mode;
+use crate::{Cancel, Target};
 
 use super::{Codec, Declined, Header, Refusal};
 
 /// A WebP file with its container parsed.
 pub(crate) struct WebP<'a> {
-    demuxer: Demuxer<'a>,
     header: Header,
+    frame: Frame<'a>,
+    is_lossless: bool,
 }
 
 impl<'a> Codec<'a> for WebP<'a> {
     fn open(data: &'a [u8]) -> Result<Self, Refusal> {
-        let mode = if has_alpha(data)? {
+        let mode = if features(data)?.has_alpha != 0 {
             Mode::Rgba
         } else {
             Mode::Rgb
@@ -39,15 +41,34 @@ impl<'a> Codec<'a> for WebP<'a> {
             height: demuxer.get(WebPFormatFeature::WEBP_FF_CANVAS_HEIGHT),
             mode,
         };
-        Ok(Self { demuxer, header })
+        let frame = demuxer.first_frame()?;
+        let is_lossless = features(frame.data)?.format == LOSSLESS;
+        Ok(Self {
+            header,
+            frame,
+            is_lossless,
+        })
+    }
+
+    fn aim(&mut self, target: Target) {
+        if target == Target::Rgbx && self.header.mode == Mode::Rgb && self.is_filling() {
+            self.header.mode = Mode::Rgbx;
+        }
     }
 
     fn header(&self) -> Header {
         self.header
     }
 
+    /// Where the frame is the whole canvas.
+    fn is_filling(&self) -> bool {
+        let Header { width, height, .. } = self.header;
+        let frame = &self.frame;
+        [frame.left, frame.top, frame.width, frame.height] == [0, 0, width, height]
+    }
+
     fn decode(&mut self, buffer: &mut Vec<u8>, _cancel: &Cancel) -> Result<(), Refusal> {
-        let frame = self.demuxer.first_frame()?;
+        let frame = &self.frame;
         let unit = self.header.mode.pixel_bytes();
         let stride = self.header.width as usize * unit;
         let (left, top) = (frame.left as usize, frame.top as usize);
@@ -58,25 +79,40 @@ impl<'a> Codec<'a> for WebP<'a> {
         // From the frame's first pixel to its last, rows a canvas apart.
         let start = top * stride + left * unit;
         let length = (height - 1) * stride + width * unit;
-        let place = buffer
-            .get_mut(start..start + length)
-            .ok_or(Declined("plan"))?;
-        decode(frame.data, place, stride, self.header.mode)
+        let bytes = stride * self.header.height as usize;
+        buffer.clear();
+        let room = buffer.spare_capacity_mut().get_mut(..bytes);
+        let place = room.and_then(|room| room.get_mut(start..start + length));
+        let place = place.ok_or(Declined("plan"))?;
+        decode(frame.data, place, stride, self.header.mode)?;
+        // SAFETY: where the frame fills the canvas, libwebp says that it wrote all of it; where it
+        // does not, the buffer was zeros before.
+        unsafe { buffer.set_len(bytes) };
+        if self.is_lossless && self.header.mode == Mode::Rgbx {
+            // The pixels have an alpha, though the file says that it is not used.
+            let (pixels, _) = buffer.as_chunks_mut::<4>();
+            for pixel in pixels {
+                *pixel = (u32::from_le_bytes(*pixel) | 0xFF00_0000).to_le_bytes();
+            }
+        }
+        Ok(())
     }
 }
 
-fn has_alpha(data: &[u8]) -> Result<bool, Declined> {
+/// What libwebp calls the format of `VP8L`.
+const LOSSLESS: c_int = 2;
+
+fn features(data: &[u8]) -> Result<WebPBitstreamFeatures, Declined> {
     let mut features = MaybeUninit::zeroed();
     // SAFETY: the pointer is valid for the length given with it; `features` is plain data of the
     // type that the function fills, all zeros being a value of it.
-    let features = unsafe {
+    unsafe {
         let status = WebPGetFeatures(data.as_ptr(), data.len(), features.as_mut_ptr());
         if status != VP8StatusCode::VP8_STATUS_OK {
             return Err(Declined("no features"));
         }
-        features.assume_init()
-    };
-    Ok(features.has_alpha != 0)
+        Ok(features.assume_init())
+    }
 }
 
 struct Demuxer<'a> {
@@ -158,17 +194,21 @@ impl Drop for Demuxer<'_> {
     }
 }
 
-/// Decode one frame to `place`, rows `stride` bytes apart.
-fn decode(data: &[u8], place: &mut [u8], stride: usize, mode: Mode) -> Result<(), Refusal> {
+/// Decode one frame to `place`, rows `stride` bytes apart. Success is every pixel written.
+fn decode(
+    data: &[u8],
+    place: &mut [MaybeUninit<u8>],
+    stride: usize,
+    mode: Mode,
+) -> Result<(), Refusal> {
     let mut config = WebPDecoderConfig::new().map_err(|()| Declined("version of libwebp"))?;
-    config.output.colorspace = if mode == Mode::Rgba {
-        WEBP_CSP_MODE::MODE_RGBA
-    } else {
-        WEBP_CSP_MODE::MODE_RGB
+    config.output.colorspace = match mode {
+        Mode::Rgb => WEBP_CSP_MODE::MODE_RGB,
+        _ => WEBP_CSP_MODE::MODE_RGBA,
     };
     config.output.is_external_memory = 1;
     config.output.u.RGBA = WebPRGBABuffer {
-        rgba: place.as_mut_ptr(),
+        rgba: place.as_mut_ptr().cast(),
         stride: c_int::try_from(stride).map_err(|_| Declined("too large"))?,
         size: place.len(),
     };

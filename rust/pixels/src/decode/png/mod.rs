@@ -133,7 +133,9 @@ impl<'a> Codec<'a> for Png<'a> {
         })
     }
 
-    const FILLS: bool = true;
+    fn is_filling(&self) -> bool {
+        true
+    }
 
     fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let filtered = self.filtered_bytes();

@@ -1,7 +1,10 @@
 //! JPEG by libjpeg-turbo, behind a walk over the header that refuses what Pillow would.
 //!
+//! The one scan of a sequential file is decoded by `huffman`, the rest of the work is libjpeg's.
 //! Baseline, progressive and arithmetic coding with one, three or four components. Files that
 //! libjpeg warns of are declined.
+
+mod huffman;
 
 use std::ffi::{c_int, c_uchar, c_uint};
 
@@ -10,6 +13,7 @@ use crate::{Cancel, Target};
 
 use super::reader::Reader;
 use super::{Codec, Declined, Header, Refusal};
+use huffman::{Hooks, Scan};
 
 // The archive with libjpeg is linked through this crate; the shim calls it.
 use turbojpeg_sys as _;
@@ -25,6 +29,7 @@ unsafe extern "C" {
         out: *mut c_uchar,
         stride: usize,
         cancel: *const c_uchar,
+        huffman: *const Hooks,
     ) -> c_int;
 }
 
@@ -75,7 +80,9 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         }
     }
 
-    const FILLS: bool = true;
+    fn is_filling(&self) -> bool {
+        true
+    }
 
     fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal> {
         let Frame {
@@ -95,9 +102,12 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         buffer.clear();
         let out = buffer.spare_capacity_mut();
         let out = out.get_mut(..bytes).ok_or(Declined("plan"))?;
+        let mut scan = Scan::new(self.data);
+        let hooks = Hooks::new(&mut scan);
         // SAFETY: `data` and `out` are valid for the sizes given; the shim writes `height` rows
         // of `stride` bytes, which is all of `out`, and only if the file's own size is the one
-        // given. The flag is read as an atomic byte and outlives the call; nothing is kept.
+        // given. The flag is read as an atomic byte and outlives the call; the hooks are called
+        // as they ask for, and `scan` outlives them. Nothing is kept.
         let verdict = unsafe {
             safelight_jpeg_decode(
                 self.data.as_ptr(),
@@ -109,6 +119,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 out.as_mut_ptr().cast(),
                 stride,
                 cancel.as_byte(),
+                &raw const hooks,
             )
         };
         match verdict {

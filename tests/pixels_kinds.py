@@ -137,6 +137,7 @@ KINDS: dict[str, dict[str, bytes]] = {
     "webp": dict(webp_kinds()),
     "gif": dict(gif_kinds()),
     "bmp": dict(plain_kinds("BMP", ("1", "L", "P", "RGB", "RGBA"))),
+    "dib": dict(plain_kinds("DIB", ("1", "L", "P", "RGB", "RGBA"))),
     "pnm": dict(pnm_kinds()),
     "qoi": dict(plain_kinds("QOI", ("RGB", "RGBA"))),
     "tiff": dict(tiff_kinds()),

@@ -75,6 +75,12 @@ static void on_skip(j_decompress_ptr info, long count) {
     info->src->bytes_in_buffer -= skip;
 }
 
+#define TEXT_OF(value) #value
+#define TEXT(value) TEXT_OF(value)
+
+/* The version of libjpeg-turbo that this is compiled against and linked with. */
+const char *safelight_jpeg_version(void) { return TEXT(LIBJPEG_TURBO_VERSION); }
+
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
                           int components, int layout, unsigned char *out, size_t stride,
                           const unsigned char *cancel) {

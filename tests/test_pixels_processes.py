@@ -169,6 +169,49 @@ def test_cancellation_while_decodes_run_waits_for_them_and_no_longer() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak there")
+def test_claims_of_pixels_that_are_not_there_take_no_memory() -> None:
+    script = r"""
+        import struct, zlib
+        from pathlib import Path
+        from safelight._safelight import decode_image
+        def peak():
+            status = Path("/proc/self/status").read_text()
+            return int(status.split("VmHWM:")[1].split()[0]) >> 10
+        SIDE = 13_000
+        def claiming(data, at, layout):
+            sides = struct.pack(layout, SIDE, SIDE)
+            return data[:at] + sides + data[at + len(sides) :]
+        def jpeg(frame, **options):
+            data = encode((16, 16), "JPEG", **options)
+            return claiming(data, data.index(frame) + 5, ">HH")
+        png = claiming(encode((16, 16), "PNG"), 16, ">II")
+        gif = claiming(encode((16, 16), "GIF"), 6, "<HH")
+        webp = encode((16, 16), "WEBP", lossless=True)
+        bits = int.from_bytes(webp[21:25], "little") >> 28 << 28 | SIDE << 14 | SIDE
+        claims = {
+            "baseline": jpeg(b"\xff\xc0"),
+            "progressive": jpeg(b"\xff\xc2", progressive=True),
+            "png": png[:29] + struct.pack(">I", zlib.crc32(png[12:29])) + png[33:],
+            "gif": claiming(gif, gif.index(b"\0\0\x10\0\x10\0") + 2, "<HH"),
+            "lossless": webp[:21] + bits.to_bytes(4, "little") + webp[25:],
+            "bmp": claiming(encode((16, 16), "BMP"), 18, "<ii"),
+            "dib": claiming(encode((16, 16), "DIB"), 4, "<ii"),
+            "qoi": b"qoif" + struct.pack(">II", SIDE, SIDE) + b"\3\0" + bytes(100),
+            "pnm": b"P6 13000 13000 255 " + bytes(100),
+        }
+        for name, data in claims.items():
+            for mode in (None, "RGB", "RGBA", "L"):
+                Path("/proc/self/clear_refs").write_text("5")
+                before = peak()
+                assert decode_image(data, mode, None, 0) is None, name
+                if peak() - before > 32:
+                    print(name, mode, peak() - before)
+    """
+    result = run_script(script)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
 @pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="only Linux tells what is resident"
 )

@@ -8,11 +8,12 @@ use safelight_core::base64;
 const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 fuzz_target!(|text: &[u8]| {
-    let decoded = base64::decode(text).ok();
+    let decoded = base64::decoded_len(text).ok().and_then(|length| {
+        let mut bytes = vec![0_u8; length];
+        base64::decode_into(text, &mut bytes).ok()?;
+        Some(bytes)
+    });
     assert_eq!(decoded, plain(text));
-    if let Some(decoded) = decoded {
-        assert_eq!(base64::decoded_len(text).ok(), Some(decoded.len()));
-    }
 });
 
 fn plain(text: &[u8]) -> Option<Vec<u8>> {
@@ -36,6 +37,6 @@ fn plain(text: &[u8]) -> Option<Vec<u8>> {
             bits &= (1 << held) - 1;
         }
     }
-    // RFC 4648, section 3.5: bits that pad the last byte are zero.
-    (bits == 0).then_some(decoded)
+    // RFC 4648, section 3.5: a decoder may let bits that pad the last byte be other than zero.
+    Some(decoded)
 }

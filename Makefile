@@ -15,6 +15,8 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 MATURIN := env -u CONDA_PREFIX VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --quiet --uv
 WHEEL_SOURCES := Cargo.toml pyproject.toml $(shell find rust -type f -not -path '*/target/*' -not -path 'rust/fuzz/*')
 FUZZ_SECONDS := 60
+FUZZ_COVERAGE := $(CURDIR)/rust/fuzz/target/coverage.o
+FUZZ_WRAP := -Wl,--wrap=__sanitizer_cov_trace_pc
 # cmake comes into .venv as a wheel; last in the path, so that the system's own programs win.
 export PATH := $(PATH):$(CURDIR)/$(BIN)
 # libjpeg-turbo's SIMD code needs an assembler on x86. Where there is none, JPEG is left to Pillow.
@@ -46,14 +48,21 @@ bench: $(STAMPS)/wheel $(STAMPS)/test $(STAMPS)/bench ## criterion and pytest-be
 	$(BIN)/python -m pytest benches/python --quiet --benchmark-quiet --benchmark-json=benches/out/python.json
 	@$(BIN)/python benches/report.py
 
-# cargo-fuzz needs unstable flags; the bootstrap switch lets a stable compiler take them.
-fuzz: $(STAMPS)/venv ## each fuzz target for FUZZ_SECONDS (60)
+# cargo-fuzz needs unstable flags; the bootstrap switch lets a stable compiler take them. C code gets
+# AddressSanitizer as Rust does, and tells libFuzzer where it was (rust/fuzz/coverage.c). Assembly is
+# not checked, so libjpeg-turbo does without.
+fuzz: export RUSTC_BOOTSTRAP := 1
+fuzz: export JSIMD_FORCENONE := 1
+fuzz: $(STAMPS)/wheel ## each fuzz target for FUZZ_SECONDS (60), C code under AddressSanitizer too
 	@test -x $(BIN)/cargo-fuzz || cargo install --quiet --root $(VENV) cargo-fuzz --version 0.13.2
-	@cargo run --quiet --manifest-path rust/fuzz/Cargo.toml --example seeds
-	@export RUSTC_BOOTSTRAP=1; \
+	@cargo run --quiet --manifest-path rust/fuzz/Cargo.toml --no-default-features --example seeds
+	@$(BIN)/python tests/pixels_kinds.py rust/fuzz/corpus/decode
+	@$(CC) -c -O1 rust/fuzz/coverage.c -o $(FUZZ_COVERAGE)
+	@export CFLAGS="-fsanitize=address -fsanitize-coverage=trace-pc,trace-cmp -g -fno-omit-frame-pointer" \
+		LDFLAGS="$(FUZZ_COVERAGE) $(FUZZ_WRAP)" RUSTFLAGS="-Clink-arg=$(FUZZ_COVERAGE) -Clink-arg=$(FUZZ_WRAP)"; \
 	for target in $$(cargo fuzz list --fuzz-dir rust/fuzz); do \
 		echo "fuzz $$target for $(FUZZ_SECONDS) s"; \
-		cargo fuzz run --fuzz-dir rust/fuzz $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536 \
+		cargo fuzz run --fuzz-dir rust/fuzz $(if $(NATIVE),--no-default-features --features libfuzzer) $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536 \
 			-print_final_stats=1 -verbosity=0 || exit 1; \
 	done
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 import struct
 import warnings
 import zlib
@@ -20,6 +21,24 @@ from safelight._safelight import Pixels, decode_image
 WHITE = (255, 255, 255)
 # An orientation that swaps the sides, and the transposition that undoes it.
 TURNED = (6, Image.Transpose.ROTATE_270)
+
+# Bit depth, color type and samples a pixel of every combination that PNG has.
+PNG_KINDS = [
+    *((bits, 0, 1) for bits in (1, 2, 4, 8, 16)),
+    *((bits, 2, 3) for bits in (8, 16)),
+    *((bits, 3, 1) for bits in (1, 2, 4, 8)),
+    *((bits, 4, 2) for bits in (8, 16)),
+    *((bits, 6, 4) for bits in (8, 16)),
+]
+ADAM7 = [
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+]
 
 
 def encode(image: Image.Image, format: str, **options: Any) -> bytes:
@@ -131,3 +150,18 @@ def png(
     body = zlib.compress(raw, 1) if stream is None else stream
     parts = [chunk(b"IHDR", header), before, chunk(b"IDAT", body), after, chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def random_rows(
+    source: random.Random, size: tuple[int, int], bits: int, samples: int, *, is_interlaced: bool
+) -> bytes:
+    """Filtered rows of random bytes, each with a random filter: every one is a valid picture."""
+    width, height = size
+    rows = []
+    for left, top, across, down in ADAM7 if is_interlaced else [(0, 0, 1, 1)]:
+        columns, lines = -(-(width - left) // across), -(-(height - top) // down)
+        if columns <= 0 or lines <= 0:
+            continue
+        length = (columns * bits * samples + 7) // 8
+        rows += [bytes([source.randrange(5)]) + source.randbytes(length) for _ in range(lines)]
+    return b"".join(rows)

@@ -33,6 +33,7 @@ SERVED = {
     "webp": 26,
     "gif": 58,
     "bmp": 52,
+    "dib": 1,
     "ppm": 10,
     "qoi": 4,
     "tiff": 61,

@@ -1,4 +1,4 @@
-"""WebP, GIF, BMP, PNM and QOI against the installed Pillow."""
+"""WebP, GIF, BMP, DIB, PNM and QOI against the installed Pillow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("GIF", "P", {"interlace": 0}),
     ("GIF", "P", {"interlace": 1}),
     ("GIF", "P", {"transparency": 3}),
-    *(("BMP", mode, {}) for mode in ("1", "L", "P", "RGB", "RGBA")),
+    *((name, mode, {}) for name in ("BMP", "DIB") for mode in ("1", "L", "P", "RGB", "RGBA")),
     *(("PPM", mode, {}) for mode in ("1", "L", "RGB")),
     *(("QOI", mode, {}) for mode in ("RGB", "RGBA")),
 ]
@@ -62,8 +62,10 @@ def test_cuts_and_flipped_bits(format: str, mode: str, options: dict[str, Any]) 
 
 def header_size(data: bytes, format: str) -> int:
     """Pixels that a damaged header claims: huge ones only take time."""
-    if format == "BMP":
-        return abs(struct.unpack("<i", data[18:22])[0] * struct.unpack("<i", data[22:26])[0])
+    if format in ("BMP", "DIB"):
+        start = 18 if format == "BMP" else 4
+        width, height = struct.unpack("<ii", data[start : start + 8])
+        return abs(int(width * height))
     if format == "QOI":
         width, height = struct.unpack(">II", data[4:12])
         return int(width * height)
@@ -190,6 +192,11 @@ def bmp(
     return b"BM" + struct.pack("<IHHI", start + len(body), 0, 0, where) + info + extra + body
 
 
+def with_and_without_file_header(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """A BMP; the same with an offset of 0, which stands for none; and as a DIB."""
+    return data, data[:10] + bytes(4) + data[14:], data[14:]
+
+
 MASKS = [
     (0xFF0000, 0xFF00, 0xFF, 0),
     (0xFF000000, 0xFF0000, 0xFF00, 0),
@@ -213,7 +220,8 @@ def test_bmp_bit_fields(masks: tuple[int, int, int, int], header: int) -> None:
     for height in (3, -3):
         data = bmp((5, height), 32, body, compression=3, header=header, extra=extra)
         is_known = masks != MASKS[-1] and (header >= 56 or masks != MASKS[4])
-        assert_as_pillow(data, is_served=is_known or None)
+        for file in with_and_without_file_header(data):
+            assert_as_pillow(file, is_served=is_known or None)
 
 
 @pytest.mark.parametrize(
@@ -221,9 +229,12 @@ def test_bmp_bit_fields(masks: tuple[int, int, int, int], header: int) -> None:
 )
 def test_bmp_of_sixteen_bits(masks: tuple[int, int, int]) -> None:
     body = bytes(range(256)) * 4
-    assert_as_pillow(bmp((16, 32), 16, body, compression=3, extra=struct.pack("<3I", *masks)))
-    assert_as_pillow(bmp((16, 32), 16, body), is_served=True)
-    assert_as_pillow(bmp((15, 32), 16, body), is_served=True)
+    fields = bmp((16, 32), 16, body, compression=3, extra=struct.pack("<3I", *masks))
+    for file in with_and_without_file_header(fields):
+        assert_as_pillow(file)
+    for width in (15, 16):
+        for file in with_and_without_file_header(bmp((width, 32), 16, body)):
+            assert_as_pillow(file, is_served=True)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
@@ -237,9 +248,23 @@ def test_bmp_palettes(bits: int, colors: int, *, is_gray: bool) -> None:
     palette = gray if is_gray else source.randbytes(4 * count)
     stride = (21 * bits + 31) // 32 * 4
     data = bmp((21, 6), bits, source.randbytes(6 * stride), extra=palette, colors=colors)
-    assert_as_pillow(data)
-    assert_as_pillow(data[:-3])
-    assert_as_pillow(data[: -stride - 1])
+    for file in with_and_without_file_header(data):
+        assert_as_pillow(file)
+        assert_as_pillow(file[:-3])
+        assert_as_pillow(file[: -stride - 1])
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8, 24])
+@pytest.mark.parametrize("size", [(1, 1), (5, 3), (64, 2)])
+def test_bmp_of_the_oldest_header(bits: int, size: tuple[int, int]) -> None:
+    source = random.Random(bits)
+    stride = (size[0] * bits + 31) // 32 * 4
+    palette = source.randbytes(3 << bits) if bits < 9 else b""
+    info = struct.pack("<IHHHH", 12, *size, 1, bits) + palette
+    body = source.randbytes(stride * size[1])
+    head = b"BM" + struct.pack("<IHHI", 14 + len(info) + len(body), 0, 0, 14 + len(info))
+    for file in with_and_without_file_header(head + info + body):
+        assert_as_pillow(file, is_served=True)
 
 
 @pytest.mark.parametrize(

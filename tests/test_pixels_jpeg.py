@@ -114,7 +114,8 @@ def test_segments_that_may_change_the_verdict(extra: bytes) -> None:
 
 
 def test_a_missing_end_marker_is_left_to_pillow() -> None:
-    data = encode(picture((64, 48)), "JPEG")
+    # Of noise, Pillow lets some pass.
+    data = encode(Image.radial_gradient("L").convert("RGB"), "JPEG")
     assert_as_pillow(data[:-2], is_served=False)
     assert open_with_pillow(data[:-2]) is None
     assert_as_pillow(data + b"trailing", is_served=True)

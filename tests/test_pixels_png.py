@@ -10,26 +10,9 @@ import zlib
 import pytest
 from PIL import Image
 
-from pixels_reference import assert_as_pillow, chunk, encode, png
+from pixels_reference import PNG_KINDS, assert_as_pillow, chunk, encode, png, random_rows
 from safelight._safelight import decode_image
 
-# Bit depth, color type and samples a pixel of every combination that PNG has.
-KINDS = [
-    *((bits, 0, 1) for bits in (1, 2, 4, 8, 16)),
-    *((bits, 2, 3) for bits in (8, 16)),
-    *((bits, 3, 1) for bits in (1, 2, 4, 8)),
-    *((bits, 4, 2) for bits in (8, 16)),
-    *((bits, 6, 4) for bits in (8, 16)),
-]
-ADAM7 = [
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
-    (0, 1, 1, 2),
-]
 SIZES = [
     (1, 1),
     (2, 3),
@@ -45,27 +28,12 @@ SIZES = [
 ]
 
 
-def random_rows(
-    source: random.Random, size: tuple[int, int], bits: int, samples: int, *, is_interlaced: bool
-) -> bytes:
-    """Filtered rows of random bytes, each with a random filter: every one is a valid picture."""
-    width, height = size
-    rows = []
-    for left, top, across, down in ADAM7 if is_interlaced else [(0, 0, 1, 1)]:
-        columns, lines = -(-(width - left) // across), -(-(height - top) // down)
-        if columns <= 0 or lines <= 0:
-            continue
-        length = (columns * bits * samples + 7) // 8
-        rows += [bytes([source.randrange(5)]) + source.randbytes(length) for _ in range(lines)]
-    return b"".join(rows)
-
-
 def palette(source: random.Random, bits: int) -> bytes:
     return chunk(b"PLTE", source.randbytes(3 * (1 << bits)))
 
 
 @pytest.mark.parametrize("is_interlaced", [False, True])
-@pytest.mark.parametrize(("bits", "color_type", "samples"), KINDS)
+@pytest.mark.parametrize(("bits", "color_type", "samples"), PNG_KINDS)
 def test_every_kind_with_every_filter(
     bits: int, color_type: int, samples: int, *, is_interlaced: bool
 ) -> None:

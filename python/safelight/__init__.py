@@ -28,9 +28,10 @@ from safelight.errors import (
     SpecError,
     UnsupportedMediaError,
 )
-from safelight.key import derive_media_key, derive_media_keys
 
-# Eager also because the function must win over the submodule of the same name.
+# Eager also because a function must win over the submodule of the same name, here and below.
+from safelight.features import features
+from safelight.key import derive_media_key, derive_media_keys
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_files, probe_prefix
 from safelight.spec import DecodeSpec
 
@@ -153,6 +154,7 @@ __all__ = [
     "derive_media_key",
     "derive_media_keys",
     "error_body",
+    "features",
     "http_status",
     "media_pool",
     "probe",

@@ -1,8 +1,8 @@
-"""The command line: ``safelight render``, ``probe``, ``key`` and ``demo``. Thin over the library.
+"""The command line: ``safelight render``, ``probe``, ``key``, ``features`` and ``demo``.
 
-Results go to standard output, failures to standard error in one line each, with exit status 1. A
-run of `render` is whole: when one chat fails, nothing goes to standard output. `probe` prints the
-headers that it could read.
+Thin over the library. Results go to standard output, failures to standard error in one line each,
+with exit status 1. A run of `render` is whole: when one chat fails, nothing goes to standard
+output. `probe` prints the headers that it could read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from safelight.errors import MediaError, RequestError, SafelightError
+from safelight.features import features
 from safelight.inputs import is_text
 from safelight.key import derive_media_key
 from safelight.media import ImageMediaIO
@@ -128,6 +129,11 @@ def _parser() -> argparse.ArgumentParser:
     key.add_argument("files", nargs="+", metavar="FILE")
     key.add_argument("--image-mode", default="RGB", metavar="MODE", help="or 'none' to keep it")
     key.add_argument("--json", action="store_true", help="print one JSON line a file")
+
+    inside = commands.add_parser(
+        "features", help="versions of the native libraries inside, as one JSON document"
+    )
+    inside.set_defaults(run=_features)
 
     demo = commands.add_parser(
         "demo", help="render a conversation twice and compare with the eager way"
@@ -319,6 +325,12 @@ def _key(options: argparse.Namespace) -> int:
     keys = [(path, derive_media_key(_read(path), spec).hex()) for path in options.files]
     for path, key in keys:
         print(json.dumps({"file": path, "key": key}) if options.json else f"{key}  {path}")
+    return 0
+
+
+def _features(options: argparse.Namespace) -> int:
+    del options
+    print(json.dumps(features(), indent=2))
     return 0
 
 

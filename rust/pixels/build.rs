@@ -1,4 +1,4 @@
-//! Compiles the C shim over libjpeg; nothing where the feature `jpeg` is off.
+//! Compiles the C shims: over libdeflate, and over libjpeg where the feature `jpeg` is on.
 
 #![expect(
     clippy::disallowed_methods,
@@ -7,15 +7,20 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed=shim/jpeg.c");
-    if std::env::var_os("CARGO_FEATURE_JPEG").is_none() {
-        return;
+    compile("deflate", "DEP_LIBDEFLATE_INCLUDE");
+    if std::env::var_os("CARGO_FEATURE_JPEG").is_some() {
+        compile("jpeg", "DEP_TURBOJPEG_INCLUDE");
     }
-    let include =
-        std::env::var("DEP_TURBOJPEG_INCLUDE").expect("turbojpeg-sys tells where its headers are");
+}
+
+/// Compile `shim/<name>.c` with the headers of the library that `variable` tells of.
+fn compile(name: &str, variable: &str) {
+    let file = format!("shim/{name}.c");
+    println!("cargo::rerun-if-changed={file}");
+    let include = std::env::var(variable).expect("the library tells where its headers are");
     let mut build = cc::Build::new();
     for path in include.split(',') {
         build.include(path);
     }
-    build.file("shim/jpeg.c").compile("safelight_jpeg");
+    build.file(file).compile(&format!("safelight_{name}"));
 }

@@ -20,7 +20,7 @@ enum {
     SAFELIGHT_JPEG_DONE = 0,
     SAFELIGHT_JPEG_BROKEN = 1,    /* libjpeg gave up */
     SAFELIGHT_JPEG_SHORT = 2,     /* the data ends too early */
-    SAFELIGHT_JPEG_WARNED = 3,    /* damaged, though libjpeg went on */
+    SAFELIGHT_JPEG_WARNED = 3,    /* damaged, though libjpeg would go on */
     SAFELIGHT_JPEG_MISMATCH = 4,  /* another size or color than the header walk found */
     SAFELIGHT_JPEG_CANCELLED = 5
 };
@@ -77,6 +77,7 @@ struct client {
 struct error_manager {
     struct jpeg_error_mgr base;
     jmp_buf escape;
+    int is_warned;
 };
 
 struct monitor {
@@ -89,7 +90,14 @@ static void on_error(j_common_ptr info) {
     longjmp(((struct error_manager *)info->err)->escape, 1);
 }
 
-static void on_message(j_common_ptr info) { (void)info; }
+/* A file that libjpeg warns of is declined, however it would go on: what is damaged early may
+ * claim pixels without end. */
+static void on_message(j_common_ptr info, int level) {
+    if (level < 0) {
+        ((struct error_manager *)info->err)->is_warned = 1;
+        on_error(info);
+    }
+}
 
 static void on_progress(j_common_ptr info) {
     struct monitor *monitor = (struct monitor *)info->progress;
@@ -174,6 +182,12 @@ static void hook(j_decompress_ptr info) {
 static void hook(j_decompress_ptr info) { (void)info; }
 #endif
 
+#define TEXT_OF(value) #value
+#define TEXT(value) TEXT_OF(value)
+
+/* The version of libjpeg-turbo that this is compiled against and linked with. */
+const char *safelight_jpeg_version(void) { return TEXT(LIBJPEG_TURBO_VERSION); }
+
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
                           int components, int layout, unsigned char *out, size_t stride,
                           const unsigned char *cancel, const struct safelight_huffman *huffman) {
@@ -189,12 +203,15 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
     memset(&info, 0, sizeof info);
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = on_error;
-    errors.base.output_message = on_message;
+    errors.base.emit_message = on_message;
+    errors.is_warned = 0;
     monitor.base.progress_monitor = on_progress;
     monitor.cancel = cancel;
     monitor.is_cancelled = 0;
     if (setjmp(errors.escape)) {
-        verdict = monitor.is_cancelled ? SAFELIGHT_JPEG_CANCELLED : SAFELIGHT_JPEG_BROKEN;
+        verdict = monitor.is_cancelled  ? SAFELIGHT_JPEG_CANCELLED
+                  : errors.is_warned ? SAFELIGHT_JPEG_WARNED
+                                     : SAFELIGHT_JPEG_BROKEN;
         jpeg_destroy_decompress(&info);
         return verdict;
     }
@@ -242,7 +259,7 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
     if (!jpeg_finish_decompress(&info)) {
         goto finish;
     }
-    verdict = errors.base.num_warnings ? SAFELIGHT_JPEG_WARNED : SAFELIGHT_JPEG_DONE;
+    verdict = SAFELIGHT_JPEG_DONE;
 
 finish:
     jpeg_destroy_decompress(&info);

@@ -8,6 +8,7 @@
 mod buffer;
 mod convert;
 mod decode;
+mod features;
 mod mode;
 mod picture;
 mod turn;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use safelight_core::{Error, Result};
 
 pub use decode::{Declined, Header, header};
+pub use features::{libraries, vector_instructions};
 pub use mode::Mode;
 pub use picture::{Palette, Picture, Transparency};
 

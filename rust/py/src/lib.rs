@@ -12,6 +12,7 @@ mod base64;
 mod cache;
 mod digest;
 mod error;
+mod features;
 mod fork;
 mod key;
 mod payload;
@@ -31,6 +32,8 @@ mod _safelight {
     use crate::cache::{PyCache, PyTicket};
     #[pymodule_export]
     use crate::digest::PyBlake3;
+    #[pymodule_export]
+    use crate::features::features;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]

@@ -201,9 +201,10 @@ impl Shared {
         let mut riders = Riders::default();
         loop {
             // Not asleep, nor at anything else, while others wait for what rides.
-            let turn = match riders.parts.is_empty() {
-                true => self.next(),
-                false => self.next_rider(&riders),
+            let turn = if riders.parts.is_empty() {
+                self.next()
+            } else {
+                self.next_rider(&riders)
             };
             match turn {
                 Some(Turn::Begin(job)) => {

@@ -1,4 +1,4 @@
-//! Uncompressed BMP: palettes, 16, 24 and 32 bits, and the bit fields that Pillow knows.
+//! Uncompressed BMP, and DIB, which is BMP without a file header: palettes, 16, 24 and 32 bits, and the bit fields that Pillow knows.
 //!
 //! Run-length coding is declined: its skipped pixels differ even between versions of Pillow.
 
@@ -48,8 +48,13 @@ struct Info {
 
 impl<'a> Codec<'a> for Bmp<'a> {
     fn open(data: &'a [u8]) -> Result<Self, Refusal> {
-        let mut reader = Reader::at(data, 10);
-        let offset = reader.u32_le()? as usize;
+        let is_file = data.starts_with(b"BM");
+        let mut reader = Reader::at(data, if is_file { 10 } else { 0 });
+        let mut offset = if is_file {
+            reader.u32_le()? as usize
+        } else {
+            0
+        };
         let info = info(&mut reader)?;
         let mut layout = layout(&info)?;
         let mut mode = match layout {
@@ -57,7 +62,6 @@ impl<'a> Codec<'a> for Bmp<'a> {
             Layout::Alpha(_) => Mode::Rgba,
             _ => Mode::Rgb,
         };
-        let mut offset = offset;
         let mut palette = None;
         if let Layout::Packed(bits) = layout {
             let unit = if info.header_bytes == 12 { 3 } else { 4 };
@@ -81,14 +85,16 @@ impl<'a> Codec<'a> for Bmp<'a> {
                 palette = Some(table(entries, unit));
             }
         }
-        if offset == 0 {
-            return Err(Declined("no offset").into());
-        }
+        // Without an offset the pixels follow what was read.
+        let rows = match offset {
+            0 => Some(reader.rest()),
+            _ => data.get(offset..),
+        };
         let bits = u64::from(info.width) * u64::from(info.bits);
         let stride = usize::try_from(((bits + 31) >> 3) & !3).map_err(|_| Declined("too large"))?;
         Ok(Self {
             header: Header {
-                format: "BMP",
+                format: if is_file { "BMP" } else { "DIB" },
                 width: info.width,
                 height: info.height,
                 mode,
@@ -97,7 +103,7 @@ impl<'a> Codec<'a> for Bmp<'a> {
             is_bottom_up: info.is_bottom_up,
             stride,
             palette,
-            rows: data.get(offset..).ok_or(Declined("no pixels"))?,
+            rows: rows.ok_or(Declined("no pixels"))?,
         })
     }
 

@@ -145,7 +145,8 @@ fn sniff(data: &[u8]) -> Result<Format, Refusal> {
             ..,
         ] => Ok(Format::WebP),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Ok(Format::Gif),
-        [b'B', b'M', ..] => Ok(Format::Bmp),
+        // The second is the size of a bitmap header, with which a DIB begins.
+        [b'B', b'M', ..] | [12 | 40 | 52 | 56 | 64 | 108 | 124, 0, 0, 0, ..] => Ok(Format::Bmp),
         [b'P', b'1'..=b'6', ..] => Ok(Format::Pnm),
         [b'q', b'o', b'i', b'f', ..] => Ok(Format::Qoi),
         [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Ok(Format::Tiff),

@@ -1,0 +1,158 @@
+"""Native decoders against the installed Pillow over generated files: sizes, kinds, cuts, damage.
+
+The default takes one height for each width; a soak takes every pair.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from jpeg_writer import jpeg
+from pixels_kinds import KINDS, PNG_CASES, SAMPLINGS, Size, png_of
+from pixels_reference import assert_as_pillow, encode
+from safelight._safelight import decode_image
+from safelight.errors import LimitError
+
+HAS_JPEG = decode_image(encode(Image.new("L", (1, 1)), "JPEG")) is not None
+needs_jpeg = pytest.mark.skipif(not HAS_JPEG, reason="built without the feature jpeg")
+FORMATS = [format for format in KINDS if HAS_JPEG or format != "jpeg"]
+
+
+def diagonal(widths: int, heights: int) -> Iterator[Size]:
+    """One height for each width, so that all of both occur."""
+    return ((width, 1 + width * 37 % heights) for width in range(1, widths + 1))
+
+
+def every_size(widths: int, heights: int) -> Iterator[Size]:
+    return ((width, height) for width in range(1, widths + 1) for height in range(1, heights + 1))
+
+
+# --- JPEG ---
+
+
+def sweep_jpeg(sampling: str, sizes: Iterable[Size], *, is_progressive: bool) -> None:
+    source = random.Random(sampling)
+    for size in sizes:
+        for interval in (0, 1 + sum(size) % 5):
+            data = jpeg(
+                source, size, SAMPLINGS[sampling], interval=interval, is_progressive=is_progressive
+            )
+            assert_as_pillow(data, is_served=True)
+
+
+@needs_jpeg
+@pytest.mark.parametrize("is_progressive", [False, True])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_jpeg_samplings_sizes_and_restarts(sampling: str, *, is_progressive: bool) -> None:
+    sweep_jpeg(sampling, diagonal(70, 70), is_progressive=is_progressive)
+
+
+@needs_jpeg
+@pytest.mark.soak
+@pytest.mark.parametrize("is_progressive", [False, True])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_jpeg_samplings_and_every_size(sampling: str, *, is_progressive: bool) -> None:
+    sweep_jpeg(sampling, every_size(70, 70), is_progressive=is_progressive)
+
+
+# --- PNG ---
+
+
+def sweep_png(kind: tuple[int, int, int], sizes: Iterable[Size], *, is_clear: bool) -> None:
+    source = random.Random(str(kind))
+    for size in sizes:
+        for data in png_of(source, size, *kind, is_clear=is_clear):
+            assert_as_pillow(data, is_served=True)
+
+
+@pytest.mark.parametrize(("kind", "is_clear"), PNG_CASES)
+def test_png_kinds_and_sizes(kind: tuple[int, int, int], *, is_clear: bool) -> None:
+    sweep_png(kind, diagonal(40, 11), is_clear=is_clear)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "is_clear"), PNG_CASES)
+def test_png_kinds_and_every_size(kind: tuple[int, int, int], *, is_clear: bool) -> None:
+    sweep_png(kind, every_size(70, 17), is_clear=is_clear)
+
+
+# --- one file of every kind, cut and damaged ---
+
+
+def assert_damaged_as_pillow(data: bytes) -> None:
+    """As `assert_as_pillow`, but for sizes that only take time."""
+    try:
+        decode_image(data, None, None, 1 << 20)
+    except LimitError:
+        return
+    assert_as_pillow(data)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_kind_is_served(format: str) -> None:
+    for name, data in KINDS[format].items():
+        assert assert_as_pillow(data), name
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_cuts_at_every_37th_byte(format: str) -> None:
+    for data in KINDS[format].values():
+        for length in range(0, len(data), 37):
+            assert_damaged_as_pillow(data[:length])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("format", FORMATS)
+def test_cuts_at_every_byte(format: str) -> None:
+    for data in KINDS[format].values():
+        for length in range(len(data)):
+            assert_damaged_as_pillow(data[:length])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_flipped_bits(format: str) -> None:
+    source = random.Random(format)
+    for data in KINDS[format].values():
+        for _ in range(1_000 // len(KINDS[format])):
+            damaged = bytearray(data)
+            # Headers are where most verdicts are made.
+            reach = len(data) if source.random() < 0.5 else min(len(data), 64)
+            for _ in range(source.choice((1, 1, 2, 5))):
+                damaged[source.randrange(reach)] ^= 1 << source.randrange(8)
+            assert_damaged_as_pillow(bytes(damaged))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@given(drawn=st.data())
+def test_drawn_damage(format: str, drawn: st.DataObject) -> None:
+    data = drawn.draw(st.sampled_from(list(KINDS[format].values())))
+    at = st.integers(0, len(data) - 1)
+    for _ in range(drawn.draw(st.integers(1, 3))):
+        start, count = drawn.draw(at), drawn.draw(st.integers(0, 40))
+        change = drawn.draw(st.sampled_from(("overwrite", "remove", "repeat", "insert")))
+        if change == "overwrite":
+            body = drawn.draw(st.binary(min_size=1, max_size=4))
+            data = data[:start] + body + data[start + len(body) :]
+        elif change == "remove":
+            data = data[:start] + data[start + count :]
+        elif change == "repeat":
+            data = data[: start + count] + data[start:]
+        else:
+            data = data[:start] + drawn.draw(st.binary(max_size=16)) + data[start:]
+    assert_damaged_as_pillow(data)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_with_the_rest_of_another(format: str) -> None:
+    source = random.Random(format)
+    files = list(KINDS[format].values())
+    for _ in range(300):
+        head, tail = source.choice(files), source.choice(files)
+        at = source.randrange(len(head))
+        assert_damaged_as_pillow(head[:at] + tail[min(at, len(tail) - 1) :])

@@ -148,6 +148,7 @@ def test_cancellation_while_decodes_run_waits_for_them_and_no_longer() -> None:
                 refs = [media_io.load_bytes_ref(data) for data in media * 4]
                 jobs = submit_media_decodes(refs, pool)
                 task = asyncio.create_task(collect_media_decodes_async(jobs))
+                await asyncio.sleep(0)  # A task that never began would not wait for anything.
                 while not any(job.future.running() for job in jobs): await asyncio.sleep(0)
                 for _ in range(number % 3): await asyncio.sleep(0.001)
                 task.cancel()

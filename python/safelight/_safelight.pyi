@@ -153,7 +153,7 @@ class Pool:
         self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> Job[_T]: ...
     def submit_batch(
-        self, callables: Iterable[Callable[[], _T]], *, background: bool = False
+        self, callables: Iterable[Callable[[], _T] | Job[_T]], *, background: bool = False
     ) -> list[Job[_T]]: ...
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
     def _stats(self) -> dict[str, int]: ...
@@ -252,6 +252,32 @@ class Pixels:
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[Any, Any]: ...
 
+@final
+class Claim:
+    """The right to decode one ref, which one has at a time, until one of them has done it."""
+
+    def __new__(cls) -> Self: ...
+    def take(self) -> bool:
+        """Take the claim; false while another has it, and once it is done."""
+
+    def wait(self) -> bool:
+        """Take the claim as soon as it is free; false if it is done by then."""
+
+    def give_back(self) -> None:
+        """Let others try."""
+
+    def finish(self) -> None:
+        """There is nothing left to decode."""
+
+def decode_job(
+    data: bytes | bytearray,
+    mode: str | None,
+    background: tuple[int, int, int] | None,
+    max_pixels: int,
+    orientation: int,
+    claim: Claim,
+    finish: Callable[[Pixels | None, bool], _T],
+) -> Job[_T] | None: ...
 def decode_image(
     data: bytes | bytearray,
     mode: str | None = ...,

@@ -68,6 +68,9 @@ class PoolStats(NamedTuple):
     """Jobs that threads took up, since the start."""
     inlined: int
     """Jobs that ran on the job that submitted them, because the queue was full."""
+    attached_ns: int
+    """Nanoseconds that threads held the interpreter for jobs, since the start. What foreign code
+    spends detached counts as held."""
 
 
 class MediaPool(Pool):
@@ -232,8 +235,9 @@ def submit_media_decodes(
 ) -> list[MediaDecodeJob]:
     """Submit the decode of every item that is not decoded yet.
 
-    Each job is appended to `jobs` as it is submitted, so a failure half way loses none: the
-    caller drains them all the same.
+    On a pool of ours all are submitted in one call. On a foreign executor each job is appended to
+    `jobs` as it is submitted. Either way a failure half way loses none: the caller drains them all
+    the same.
 
     Args:
         items: ``(modality, original_index, ref)``; a bare ref is the image at its position.
@@ -252,11 +256,38 @@ def submit_media_decodes(
         executor = media_pool()
     if jobs is None:
         jobs = []
-    for position, item in enumerate(items):
-        modality, index, ref = item if isinstance(item, tuple) else ("image", position, item)
-        if not ref.is_decoded:
-            jobs.append(MediaDecodeJob(modality, index, executor.submit(ref.decode)))
+    wanted: list[tuple[str, int, MediaRefLike]] = []
+    try:
+        for position, item in enumerate(items):
+            modality, index, ref = item if isinstance(item, tuple) else ("image", position, item)
+            if not ref.is_decoded:
+                wanted.append((modality, index, ref))
+    finally:
+        # Also where `items` itself failed half way.
+        _submit(wanted, executor, jobs)
     return jobs
+
+
+def _submit(
+    wanted: list[tuple[str, int, MediaRefLike]],
+    executor: Pool | Executor,
+    jobs: list[MediaDecodeJob],
+) -> None:
+    if isinstance(executor, Pool):
+        # All in one crossing; what native code decodes needs the interpreter at its end only.
+        futures = executor.submit_batch([_work(ref) for _, _, ref in wanted])
+        for (modality, index, _), future in zip(wanted, futures, strict=True):
+            jobs.append(MediaDecodeJob(modality, index, future))
+    else:
+        for modality, index, ref in wanted:
+            jobs.append(MediaDecodeJob(modality, index, executor.submit(ref.decode)))
+
+
+def _work(ref: MediaRefLike) -> Job[Any] | Callable[[], Any]:
+    """What decodes `ref` on the pool."""
+    begin: Callable[[], Job[Any] | None] | None = getattr(ref, "decode_job", None)
+    job = begin() if begin is not None else None
+    return ref.decode if job is None else job
 
 
 def collect_media_decodes(

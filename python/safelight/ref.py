@@ -9,21 +9,47 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
+from safelight._safelight import Claim, Job
 from safelight.budget import DecodeCharge
 from safelight.errors import ReleasedError
 from safelight.key import derive_media_key
 from safelight.spec import DecodeSpec
 
-__all__ = ["MediaRef"]
+__all__ = ["MediaRef", "StagedDecoder"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 _UNDECODED: Any = object()
 _EMPTY_SPEC = DecodeSpec()
+
+
+class StagedDecoder(ABC):
+    """A decoder that can also do its work as a job that needs the interpreter at its end only."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self) -> Any:
+        """Decode here and now."""
+
+    @abstractmethod
+    def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
+        """Return a job that is not queued yet, or None where the decode has to run as a whole.
+
+        Args:
+            claim: The right to decode, which the job takes when it runs.
+            finish: Called at the job's end, attached: with what it made, or None, and whether the
+                claim was the job's.
+        """
+
+    @abstractmethod
+    def finish(self, made: Any) -> Any:
+        """Return the media of what a job made."""
 
 
 class MediaRef(Generic[T]):
@@ -111,6 +137,16 @@ class MediaRef(Generic[T]):
         if deferred is None:
             raise ReleasedError("the media was released before it was decoded")
         return deferred.run()
+
+    def decode_job(self) -> Job[T] | None:
+        """Return a job that decodes the media without the interpreter, to be queued on a pool.
+
+        None where there is no such way: then `decode` is what is to be submitted. A job that
+        comes to its turn while another, or a thread, decodes the same media gets what that one
+        makes. Cancelling a job stops it, even midway; `decode` tries again.
+        """
+        deferred = self._deferred
+        return None if deferred is None else deferred.begin()
 
     def map(self, transform: Callable[[T], U], /, **settings: Any) -> MediaRef[U]:
         """Return a ref that decodes to ``transform(self.decode())``.
@@ -202,10 +238,13 @@ class _Memo(Generic[T]):
 class _Deferred(Generic[T]):
     """A decode that has not succeeded yet, shared by the forks of a ref."""
 
-    __slots__ = ("_decoder", "_lock", "_memo", "_thread_id")
+    __slots__ = ("_claim", "_decoder", "_lock", "_memo", "_thread_id")
 
     def __init__(self, decoder: Callable[[], T], memo: _Memo[T]) -> None:
         self._decoder: Callable[[], T] | None = decoder
+        # Of threads that call `run`; the claim is what they share with a job, which holds it
+        # without the interpreter.
+        self._claim = Claim()
         self._lock = threading.Lock()
         self._memo = memo
         self._thread_id: int | None = None
@@ -220,8 +259,10 @@ class _Deferred(Generic[T]):
         _running[ticket] = self
         try:
             with self._lock:
-                if self._memo.media is _UNDECODED:
-                    self._run_locked()
+                while self._memo.media is _UNDECODED:
+                    # A job that has begun has the claim; if it comes to nothing, it is free again.
+                    if self._claim.wait():
+                        self._run_locked()
                 return cast(T, self._memo.media)
         finally:
             _running.pop(ticket, None)
@@ -231,8 +272,31 @@ class _Deferred(Generic[T]):
         self._thread_id = threading.get_ident()
         try:
             self._memo.media = self._decoder()
+        except BaseException:
+            self._claim.give_back()
+            raise
         finally:
             self._thread_id = None
+        self._claim.finish()
+        self._forget()
+
+    def begin(self) -> Job[T] | None:
+        """Return a job for the decode, unless the decoder makes none."""
+        decoder = self._decoder
+        if not isinstance(decoder, StagedDecoder):
+            return None
+        return decoder.begin(self._claim, self._finish)
+
+    def _finish(self, made: Any, is_ours: bool) -> T:
+        if not is_ours:
+            return self.run()
+        decoder = self._decoder
+        assert isinstance(decoder, StagedDecoder)
+        self._memo.media = decoder() if made is None else decoder.finish(made)
+        self._forget()
+        return cast(T, self._memo.media)
+
+    def _forget(self) -> None:
         # The decoder may hold the payload and a half-open file; the media is all that is left.
         self._decoder = None
 

@@ -7,17 +7,17 @@ pixels are made is `safelight.media.raster`'s. Must never decode while it makes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, get_args
 
+from safelight._safelight import Claim, Job
 from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.key import derive_media_key
 from safelight.media.base import MediaIO
 from safelight.media.raster import Decoder, Output, Rasterizer
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
-from safelight.ref import MediaRef
+from safelight.ref import MediaRef, StagedDecoder
 from safelight.spec import DecodeSpec
 
 __all__ = ["ALLOWED_IMAGE_FORMATS", "DEFAULT_MAX_IMAGE_PIXELS", "ImageMediaIO"]
@@ -176,7 +176,7 @@ class ImageMediaIO(MediaIO[Any]):
             pixels = 0 if header is None else header.width * header.height
             charge = DecodeCharge(self.decoded_budget, pixels * _BYTES_PER_PIXEL)
         return MediaRef(
-            partial(self._decode, data, header, charge),
+            _ImageDecoder(self, data, header, charge),
             data,
             self._spec,
             key=self._image_id_key(header),
@@ -204,10 +204,34 @@ class ImageMediaIO(MediaIO[Any]):
                 actual=pixels,
             )
 
-    def _decode(self, data: bytes, header: ImageHeader | None, charge: DecodeCharge | None) -> Any:
-        def admit(width: int, height: int) -> None:
-            self._check_pixels(width, height)
-            if charge is not None:
-                charge.settle(width * height * _BYTES_PER_PIXEL)
 
-        return self._rasterizer.rasterize(data, header, admit)
+class _ImageDecoder(StagedDecoder):
+    """The deferred decode of one image, as a whole or as a job."""
+
+    __slots__ = ("_charge", "_data", "_header", "_io")
+
+    def __init__(
+        self,
+        io: ImageMediaIO,
+        data: bytes,
+        header: ImageHeader | None,
+        charge: DecodeCharge | None,
+    ) -> None:
+        self._io = io
+        self._data = data
+        self._header = header
+        self._charge = charge
+
+    def __call__(self) -> Any:
+        return self._io._rasterizer.rasterize(self._data, self._header, self._admit)
+
+    def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
+        return self._io._rasterizer.begin(self._data, self._header, self._admit, claim, finish)
+
+    def finish(self, made: Any) -> Any:
+        return self._io._rasterizer.from_pixels(made)
+
+    def _admit(self, width: int, height: int) -> None:
+        self._io._check_pixels(width, height)
+        if self._charge is not None:
+            self._charge.settle(width * height * _BYTES_PER_PIXEL)

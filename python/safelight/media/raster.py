@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from safelight._safelight import Pixels, decode_image
+from safelight._safelight import Claim, Job, Pixels, decode_image, decode_job
 from safelight.errors import (
     DecodeError,
     HeaderError,
@@ -103,16 +103,9 @@ class Rasterizer:
         if header is not None and self._is_native(header.format):
             self.check_format(header.format)
             admit(header.width, header.height)
-            pixels = decode_image(
-                data,
-                # Pillow takes over memory as it is laid out in its own images.
-                "RGBX" if self.output == "pil" and self.image_mode == "RGB" else self.image_mode,
-                self.background if self.image_mode == "RGB" else None,
-                max_pixels=header.width * header.height,
-                orientation=header.orientation,
-            )
+            pixels = decode_image(data, *self._form(header))
             if pixels is not None:
-                return self._from_pixels(pixels)
+                return self.from_pixels(pixels)
         image = self._open(data)
         admit(*image.size)
         try:
@@ -121,6 +114,40 @@ class Rasterizer:
             # Pillow's plugins raise OSError, SyntaxError, ValueError and more for damaged pixels.
             raise DecodeError("image cannot be decoded: its pixels are damaged") from error
         return self._from_pillow(self._convert(_upright(image)))
+
+    def begin(
+        self,
+        data: bytes,
+        header: ImageHeader | None,
+        admit: Admit,
+        claim: Claim,
+        finish: Callable[[Pixels | None, bool], Any],
+    ) -> Job[Any] | None:
+        """As `rasterize`, as a job that is not queued yet; see `StagedDecoder.begin`.
+
+        None where native code may not try, or where `rasterize` would refuse, which it then does.
+        """
+        if header is None or not self._is_native(header.format):
+            return None
+        try:
+            self.check_format(header.format)
+            admit(header.width, header.height)
+        except MediaError:
+            return None
+        return decode_job(data, *self._form(header), claim, finish)
+
+    def _form(
+        self, header: ImageHeader
+    ) -> tuple[str | None, tuple[int, int, int] | None, int, int]:
+        """Mode, background, most pixels and orientation, as native code takes them."""
+        is_rgb = self.image_mode == "RGB"
+        return (
+            # Pillow takes over memory as it is laid out in its own images.
+            "RGBX" if is_rgb and self.output == "pil" else self.image_mode,
+            self.background if is_rgb else None,
+            header.width * header.height,
+            header.orientation,
+        )
 
     def _is_native(self, image_format: str) -> bool:
         """Whether native code may try: it declines what it is not exact for."""
@@ -179,7 +206,8 @@ class Rasterizer:
         image.info.clear()
         return image
 
-    def _from_pixels(self, pixels: Pixels) -> Any:
+    def from_pixels(self, pixels: Pixels) -> Any:
+        """Return what native code made, in the form of `output`."""
         if self.output != "pil":
             return _to_output(np.asarray(pixels), self.output)
         assert self.image_mode is not None

@@ -20,7 +20,7 @@ pub enum Ending<T> {
     Returned(T),
     /// The work panicked.
     Panicked,
-    /// The work was withdrawn before it began.
+    /// The work was withdrawn before it began, or stopped midway because it was asked to.
     Withdrawn,
     /// The leader was dropped without an answer: its thread died.
     Abandoned,
@@ -29,8 +29,11 @@ pub enum Ending<T> {
 /// The work of a flight.
 pub type Work<T> = Box<dyn FnOnce(&Cancel) -> T + Send>;
 
-/// Work of which the second part, that of the result, may have to run elsewhere.
-pub type StagedWork<T> = Box<dyn FnOnce(&Cancel) -> Box<dyn FnOnce() -> T + Send> + Send>;
+/// Work of which the second part may have to run elsewhere; none if it stopped as it was asked to.
+pub type StagedWork<T> = Box<dyn FnOnce(&Cancel) -> Option<LastPart<T>> + Send>;
+
+/// The part of work that makes its result.
+pub type LastPart<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// The second part of work that was begun. Calling it ends the flight; dropping it abandons it.
 pub type Unfinished = Box<dyn FnOnce() + Send>;
@@ -188,6 +191,17 @@ impl<T, F: Deref<Target = Flight<T>>> Leader<T, F> {
         }
     }
 
+    /// Do the first of two parts; what is left.
+    fn begin(mut self, first: StagedWork<T>) -> Option<(Self, LastPart<T>)> {
+        match self.attempt(first)? {
+            Some(last) => Some((self, last)),
+            None => {
+                self.ending = Some(Ending::Withdrawn);
+                None
+            }
+        }
+    }
+
     /// Do the last part of the work and end the flight.
     fn finish(mut self, part: impl FnOnce(&Cancel) -> T) {
         if let Some(value) = self.attempt(part) {
@@ -237,10 +251,15 @@ impl<T: Send + Sync + 'static> Flight<T> {
         let Some(stages) = self.claim() else {
             return false;
         };
-        Leader::new(self).finish(|cancel| match stages {
-            Stages::One(work) => work(cancel),
-            Stages::Two(first) => first(cancel)(),
-        });
+        let leader = Leader::new(self);
+        match stages {
+            Stages::One(work) => leader.finish(work),
+            Stages::Two(first) => {
+                if let Some((leader, last)) = leader.begin(first) {
+                    leader.finish(|_| last());
+                }
+            }
+        }
         true
     }
 
@@ -249,16 +268,17 @@ impl<T: Send + Sync + 'static> Flight<T> {
     /// `None` if nothing is left to do here. The rest is owed soon: others may wait for it.
     pub fn begin(self: Arc<Self>) -> Option<Unfinished> {
         let stages = self.claim()?;
-        let mut leader = Leader::new(self);
-        let first = match stages {
-            Stages::Two(first) => first,
+        let leader = Leader::new(self);
+        match stages {
             Stages::One(work) => {
                 leader.finish(work);
-                return None;
+                None
             }
-        };
-        let second = leader.attempt(first)?;
-        Some(Box::new(move || leader.finish(|_| second())))
+            Stages::Two(first) => {
+                let (leader, last) = leader.begin(first)?;
+                Some(Box::new(move || leader.finish(|_| last())))
+            }
+        }
     }
 
     /// End the flight if nobody runs it yet; whether it was withdrawn by this call.

@@ -113,7 +113,7 @@ fn a_staged_job_ends_whoever_runs_it_and_whoever_withdraws_it() {
     explore(1000, || {
         let pool = pool(2, 4);
         let flights: Vec<_> = (0..3)
-            .map(|number| Flight::staged(Box::new(move |_| Box::new(move || number))))
+            .map(|number| Flight::staged(Box::new(move |_| Some(Box::new(move || number)))))
             .collect();
         let mut jobs = flights
             .iter()

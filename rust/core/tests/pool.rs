@@ -139,10 +139,10 @@ fn staged(number: u32, notes: &Arc<Mutex<Vec<u32>>>, cost: u64) -> (Arc<Flight<u
     let notes = Arc::clone(notes);
     let flight = Flight::staged(Box::new(move |_| {
         notes.lock().unwrap().push(number);
-        Box::new(move || {
+        Some(Box::new(move || {
             notes.lock().unwrap().push(number + 100);
             number
-        })
+        }))
     }));
     let job = Job {
         site: Site::Both,
@@ -201,11 +201,12 @@ fn a_staged_job_that_is_waited_for_by_work_runs_there_whole() {
 }
 
 #[test]
-fn each_part_of_a_staged_job_may_panic_and_a_part_that_is_not_let_in_abandons_it() {
+fn a_staged_job_ends_as_its_parts_do() {
     let panics: Arc<Flight<()>> = Flight::staged(Box::new(|_| panic()));
-    let panics_later: Arc<Flight<()>> = Flight::staged(Box::new(|_| Box::new(|| panic())));
-    let whole: Arc<Flight<()>> = Flight::staged(Box::new(|_| Box::new(|| ())));
-    let locked_out: Arc<Flight<()>> = Flight::staged(Box::new(|_| Box::new(|| ())));
+    let panics_later: Arc<Flight<()>> = Flight::staged(Box::new(|_| Some(Box::new(|| panic()))));
+    let whole: Arc<Flight<()>> = Flight::staged(Box::new(|_| Some(Box::new(|| ()))));
+    let stops: Arc<Flight<()>> = Flight::staged(Box::new(|_| None));
+    let locked_out: Arc<Flight<()>> = Flight::staged(Box::new(|_| Some(Box::new(|| ()))));
     let lets_in = Pool::new(Options {
         host: Some(Arc::new(|run| run())),
         ..Options::default()
@@ -218,6 +219,7 @@ fn each_part_of_a_staged_job_may_panic_and_a_part_that_is_not_let_in_abandons_it
         (&lets_in, panics, Ending::Panicked),
         (&lets_in, panics_later, Ending::Panicked),
         (&lets_in, whole, Ending::Returned(())),
+        (&lets_in, stops, Ending::Withdrawn),
         (&keeps_out, locked_out, Ending::Abandoned),
     ] {
         let job = Job {

@@ -13,8 +13,7 @@ mod mode;
 mod picture;
 mod turn;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
+pub use safelight_core::cancel::Cancel;
 use safelight_core::{Error, Result};
 
 pub use decode::{Declined, Header, header};
@@ -69,30 +68,8 @@ pub enum Outcome {
     Decoded(Picture),
     /// Not served here; the reason is for tests and counters.
     Declined(Declined),
-}
-
-/// A flag that ends a decode from outside, at its next group of rows.
-#[derive(Debug, Default)]
-pub struct Cancel(AtomicBool);
-
-impl Cancel {
-    /// End the decode; it is then declined.
-    pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// The flag as the byte that C reads, atomically, while others may write it.
-    #[cfg(feature = "jpeg")]
-    fn as_byte(&self) -> *const u8 {
-        self.0.as_ptr().cast::<u8>().cast_const()
-    }
-
-    fn check(&self) -> std::result::Result<(), Refusal> {
-        if self.0.load(Ordering::Relaxed) {
-            return Err(Refusal::Declined(Declined("cancelled")));
-        }
-        Ok(())
-    }
+    /// It was asked to stop.
+    Cancelled,
 }
 
 /// Decode the first picture of `data`.
@@ -107,6 +84,7 @@ pub fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<Outcome
     match decode::decode(data, request, cancel) {
         Ok(picture) => Ok(Outcome::Decoded(picture)),
         Err(Refusal::Declined(reason)) => Ok(Outcome::Declined(reason)),
+        Err(Refusal::Cancelled) => Ok(Outcome::Cancelled),
         Err(Refusal::Failed(error)) => Err(error),
     }
 }

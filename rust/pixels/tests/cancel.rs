@@ -1,4 +1,4 @@
-//! A decode ends when it is cancelled, before it begins or in its midst, as one that is declined.
+//! A decode ends when it is cancelled, before it begins or in its midst.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,13 +18,14 @@ fn reason(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Decoded(_) => "decoded",
         Outcome::Declined(declined) => declined.0,
+        Outcome::Cancelled => "cancelled",
     }
 }
 
 #[test]
 fn a_decode_that_is_cancelled_before_it_begins() {
     let cancel = Cancel::default();
-    cancel.cancel();
+    cancel.request();
     let outcome = decode(&large(), &Request::default(), &cancel).expect("no limit is broken");
     assert_eq!(reason(&outcome), "cancelled");
 }
@@ -52,7 +53,7 @@ fn decodes_that_are_cancelled_in_their_midst_end_all_the_same() {
         while !has_begun.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        cancel.cancel();
+        cancel.request();
         decodes
             .into_iter()
             .map(|decode| decode.join().expect("no panic"))

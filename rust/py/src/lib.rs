@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 mod arrow;
 mod base64;
 mod cache;
+mod decode;
 mod digest;
 mod error;
 mod features;
@@ -31,13 +32,15 @@ mod _safelight {
     #[pymodule_export]
     use crate::cache::{PyCache, PyTicket};
     #[pymodule_export]
+    use crate::decode::{PyClaim, decode_image, decode_job};
+    #[pymodule_export]
     use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::features::features;
     #[pymodule_export]
     use crate::key::{derive_media_key, derive_media_keys};
     #[pymodule_export]
-    use crate::pixels::{PyPixels, decode_image};
+    use crate::pixels::PyPixels;
     #[pymodule_export]
     use crate::pool::{
         PyJob, PyMailbox, PyPool, PyWatch, available_cores, is_worker, py_media_pool,

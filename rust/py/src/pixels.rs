@@ -1,20 +1,18 @@
 //! Decoded pixels as an object that numpy, torch and Pillow read and write without a copy.
 //!
-//! Extract, detach, decode, wrap. With `arrow`, the one file of the binding with
-//! unsafe code: the buffer protocol hands out raw memory. Must never attach while decoding.
+//! With `arrow`, one of the files of the binding with unsafe code: the buffer protocol hands out raw
+//! memory. Must never copy pixels.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
-use safelight_pixels::{Cancel, Mode, Outcome, Picture, Request, Target, Transparency};
+use safelight_pixels::{Mode, Picture, Transparency};
 
 use crate::arrow;
-use crate::error::BindingResult;
 
 /// The pixels of one image, in memory that this object owns.
 ///
@@ -63,7 +61,7 @@ impl Drop for Memory {
 }
 
 impl PyPixels {
-    fn new(picture: Picture) -> Self {
+    pub(crate) fn new(picture: Picture) -> Self {
         let Picture {
             width,
             height,
@@ -232,44 +230,4 @@ impl PyPixels {
         }
         Ok(())
     }
-}
-
-/// Decode an image as Pillow would, its first picture turned upright and in `mode`.
-///
-/// The interpreter is detached for the whole decode. None means that Pillow has to be asked: the
-/// format or this kind of it is not served, or the file is damaged.
-#[pyfunction]
-#[pyo3(signature = (data, mode = Some("RGB"), background = Some((255, 255, 255)), max_pixels = 178_956_970, orientation = 1))]
-pub(crate) fn decode_image(
-    py: Python<'_>,
-    data: PyBackedBytes,
-    mode: Option<&str>,
-    background: Option<(u8, u8, u8)>,
-    max_pixels: u64,
-    orientation: u8,
-) -> PyResult<Option<PyPixels>> {
-    let target = match mode {
-        None => None,
-        Some("RGB") => Some(Target::Rgb),
-        Some("RGBX") => Some(Target::Rgbx),
-        Some("RGBA") => Some(Target::Rgba),
-        Some("L") => Some(Target::L),
-        Some(_) => return Ok(None),
-    };
-    if !(1..=8).contains(&orientation) {
-        return Err(PyValueError::new_err("orientation must be 1 to 8"));
-    }
-    let request = Request {
-        target,
-        background: background.map(|(red, green, blue)| [red, green, blue]),
-        max_pixels,
-        orientation,
-    };
-    let outcome: BindingResult<Outcome> = py.detach(|| {
-        safelight_pixels::decode(&data, &request, &Cancel::default()).map_err(Into::into)
-    });
-    Ok(match outcome? {
-        Outcome::Decoded(picture) => Some(PyPixels::new(picture)),
-        Outcome::Declined(_) => None,
-    })
 }

@@ -15,6 +15,7 @@ mod tiff;
 mod webp;
 
 use safelight_core::Error;
+use safelight_core::cancel::Cancelled;
 
 use crate::buffer::{area, reserved, zeroed};
 use crate::convert;
@@ -33,6 +34,14 @@ pub(crate) enum Refusal {
     Declined(Declined),
     /// Refused for good.
     Failed(Error),
+    /// The decode was asked to stop.
+    Cancelled,
+}
+
+impl From<Cancelled> for Refusal {
+    fn from(Cancelled: Cancelled) -> Self {
+        Self::Cancelled
+    }
 }
 
 impl From<Declined> for Refusal {

@@ -12,7 +12,7 @@ use safelight_core::pool::{Job, Priority, Site, Task};
 use safelight_core::{Error, ErrorKind};
 
 use super::raised::Raised;
-use super::worker::{call, work_attached};
+use super::worker::{call, detached, work_attached};
 use crate::error::BindingError;
 use crate::fork::generation;
 
@@ -67,7 +67,7 @@ pub(crate) fn wait<'flight, T: Send + Sync + 'static>(
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let slice = left.map_or(SIGNAL_SLICE, |left| left.min(SIGNAL_SLICE));
-        match py.detach(|| flight.wait(Some(slice))) {
+        match detached(py, || flight.wait(Some(slice))) {
             Ok(ending) => return Ok(ending),
             Err(WaitError::Cycle) => {
                 return Err(PyRuntimeError::new_err(
@@ -87,7 +87,12 @@ pub(crate) fn wait<'flight, T: Send + Sync + 'static>(
 pub(crate) struct PyJob {
     pub(super) flight: Arc<Flight<Answer>>,
     generation: u32,
+    site: Site,
+    cost: u64,
 }
+
+/// What costs more lets others pass: an image of so many pixels takes a tenth of a second.
+const BULK_COST: u64 = 1 << 24;
 
 impl PyJob {
     pub(super) fn new(function: Py<PyAny>, args: Py<PyTuple>, kwargs: Option<Py<PyDict>>) -> Self {
@@ -106,14 +111,31 @@ impl PyJob {
         Self {
             flight,
             generation: generation(),
+            site: Site::Host,
+            cost: 0,
+        }
+    }
+
+    /// A job whose first part needs no interpreter; `cost` is how much work that is, in pixels.
+    pub(crate) fn staged(flight: Arc<Flight<Answer>>, cost: u64) -> Self {
+        Self {
+            flight,
+            generation: generation(),
+            site: Site::Both,
+            cost,
         }
     }
 
     pub(super) fn as_job(&self, priority: Priority) -> Job {
+        let priority = match priority {
+            Priority::Foreground if self.cost > BULK_COST => Priority::Bulk,
+            priority => priority,
+        };
         Job {
-            site: Site::Host,
+            task: Arc::clone(&self.flight) as Arc<dyn Task>,
+            site: self.site,
             priority,
-            ..Job::new(Arc::clone(&self.flight) as Arc<dyn Task>)
+            cost: self.cost,
         }
     }
 
@@ -156,12 +178,13 @@ impl PyJob {
         }
     }
 
-    /// Withdraw the job if it has not begun; whether it is withdrawn.
+    /// Withdraw the job if it has not begun; whether it is withdrawn. A decode that runs is asked
+    /// to stop, and then ends as if it had been withdrawn.
     pub(super) fn cancel(&self) -> bool {
         self.generation == generation() && self.flight.cancel() || self.cancelled()
     }
 
-    /// Whether the job was withdrawn before it began.
+    /// Whether the job was withdrawn before it began, or stopped midway.
     fn cancelled(&self) -> bool {
         matches!(self.flight.ending(), Some(Ending::Withdrawn))
     }

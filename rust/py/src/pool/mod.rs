@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,10 +23,13 @@ mod raised;
 mod watch;
 mod worker;
 
-pub(crate) use job::{Object, PyJob, ending_error, wait};
+pub(crate) use job::{Answer, Object, PyJob, ending_error, wait};
 pub(crate) use raised::Raised;
 pub(crate) use watch::{LoopWaker, PyMailbox, PyWatch};
-pub(crate) use worker::{call, work_attached};
+pub(crate) use worker::{call, detached, work_attached};
+
+/// Decodes of so many pixels in all are handed over together: about a millisecond's.
+const MAX_RIDE: u64 = 1 << 18;
 
 /// More threads than this are a mistake in a setting.
 const MAX_THREADS: usize = 1024;
@@ -77,6 +81,7 @@ pub(crate) fn renew_graph() {
 )]
 pub(crate) struct PyPool {
     slot: Arc<PoolSlot>,
+    attached_ns: Arc<AtomicU64>,
 }
 
 /// The pool of the process, made on first use; the same object after a fork, with new threads.
@@ -115,7 +120,7 @@ impl PyPool {
     }
 
     /// Queue all, waiting detached for room; on an error those that have not begun are withdrawn.
-    fn queue(&self, py: Python<'_>, jobs: &[PyJob], priority: Priority) -> PyResult<()> {
+    fn queue(&self, py: Python<'_>, jobs: &[&PyJob], priority: Priority) -> PyResult<()> {
         let mut queue: VecDeque<Job> = jobs.iter().map(|job| job.as_job(priority)).collect();
         let pool = self.pool();
         let mut submitted = pool.try_submit(&mut queue);
@@ -155,18 +160,20 @@ impl PyPool {
         if name.contains('\0') {
             return Err(PyValueError::new_err("a thread's name cannot hold NUL"));
         }
+        let attached_ns = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&attached_ns);
         let pool = Pool::new(Options {
             threads: max_threads,
             queue: max_queue,
             name: name.to_owned(),
             life: Some(Arc::new(worker::live)),
-            host: Some(Arc::new(worker::host)),
-            max_ride: 0,
+            host: Some(Arc::new(move |run| worker::host(&counter, run))),
+            max_ride: MAX_RIDE,
             graph: graph(),
         });
         let slot = Arc::new(PoolSlot(Renewable::new(Arc::new(pool))));
         register(&slot);
-        Ok(Self { slot })
+        Ok(Self { slot, attached_ns })
     }
 
     /// Queue ``function(*args, **kwargs)``; its job. With a full queue the caller waits.
@@ -179,24 +186,32 @@ impl PyPool {
         kwargs: Option<Py<PyDict>>,
     ) -> PyResult<PyJob> {
         let job = PyJob::new(function, args, kwargs);
-        self.queue(py, std::slice::from_ref(&job), Priority::Foreground)?;
+        self.queue(py, &[&job], Priority::Foreground)?;
         Ok(job)
     }
 
-    /// Queue callables without arguments in one call; their jobs, in order.
+    /// Queue callables without arguments, or jobs that are not queued yet, in one call; the jobs,
+    /// in order.
     #[pyo3(signature = (callables, *, background=false))]
     fn submit_batch(
         &self,
         py: Python<'_>,
         callables: &Bound<'_, PyAny>,
         background: bool,
-    ) -> PyResult<Vec<PyJob>> {
+    ) -> PyResult<Vec<Py<PyJob>>> {
         let no_args = PyTuple::empty(py).unbind();
         let jobs = callables
             .try_iter()?
-            .map(|callable| Ok(PyJob::new(callable?.unbind(), no_args.clone_ref(py), None)))
+            .map(|callable| match callable?.cast_into_exact::<PyJob>() {
+                Ok(job) => Ok(job.unbind()),
+                Err(other) => {
+                    let callable = other.into_inner().unbind();
+                    Py::new(py, PyJob::new(callable, no_args.clone_ref(py), None))
+                }
+            })
             .collect::<PyResult<Vec<_>>>()?;
-        self.queue(py, &jobs, priority(background))?;
+        let queued: Vec<&PyJob> = jobs.iter().map(Py::get).collect();
+        self.queue(py, &queued, priority(background))?;
         Ok(jobs)
     }
 
@@ -226,6 +241,7 @@ impl PyPool {
         fields.set_item("queued", stats.queued)?;
         fields.set_item("taken", stats.taken)?;
         fields.set_item("inlined", stats.inlined)?;
+        fields.set_item("attached_ns", self.attached_ns.load(Ordering::Relaxed))?;
         Ok(fields)
     }
 

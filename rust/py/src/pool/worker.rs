@@ -5,12 +5,15 @@
 //! end a thread by unwinding.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
+use safelight_core::flight::is_runner;
 
 /// A thread's life: detached, but known to the interpreter.
 pub(super) fn live(run: &mut (dyn FnMut() + Send)) {
@@ -20,12 +23,33 @@ pub(super) fn live(run: &mut (dyn FnMut() + Send)) {
     });
 }
 
-/// Python callables, several in a row.
-pub(super) fn host(run: &mut (dyn FnMut() + Send)) {
+/// Where jobs meet Python, several in a row; `attached_ns` grows by the time spent there attached.
+pub(super) fn host(attached_ns: &AtomicU64, run: &mut (dyn FnMut() + Send)) {
     attached(|py| {
         limit_nested_threads(py);
+        AWAY.set(Duration::ZERO);
+        let begun = Instant::now();
         run();
+        let spent = begun.elapsed().saturating_sub(AWAY.get());
+        let spent = u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX);
+        attached_ns.fetch_add(spent, Ordering::Relaxed);
     });
+}
+
+thread_local! {
+    /// Time of this visit to the host that was spent detached.
+    static AWAY: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// As `Python::detach`, and not counted as time attached.
+pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> R {
+    if !is_runner() {
+        return py.detach(work);
+    }
+    let begun = Instant::now();
+    let result = py.detach(work);
+    AWAY.set(AWAY.get() + begun.elapsed());
+    result
 }
 
 /// Run `body` attached, unless the interpreter finalizes.

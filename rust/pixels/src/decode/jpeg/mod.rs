@@ -126,7 +126,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             0 => {}
             2 => return Err(Declined("data ends too early").into()),
             3 => return Err(Declined("libjpeg warns").into()),
-            5 => return Err(Declined("cancelled").into()),
+            5 => return Err(Refusal::Cancelled),
             _ => return Err(Declined("libjpeg refuses").into()),
         }
         // SAFETY: the shim is done, so every row was written, and rows are all there is.

@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_cancelled_decode_stops_at_the_next_rows() {
         let cancel = Cancel::default();
-        cancel.cancel();
+        cancel.request();
         assert!(undo(&mut [0; 40], 3, 3, &cancel).is_err());
     }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,16 +27,16 @@ _UNDECODED: Any = object()
 _EMPTY_SPEC = DecodeSpec()
 
 
-class StagedDecoder(ABC):
+class StagedDecoder:
     """A decoder that can also do its work as a job that needs the interpreter at its end only."""
 
+    # No abstract base class: asking whether a decoder is one would cost as much as the rest.
     __slots__ = ()
 
-    @abstractmethod
     def __call__(self) -> Any:
         """Decode here and now."""
+        raise NotImplementedError
 
-    @abstractmethod
     def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
         """Return a job that is not queued yet, or None where the decode has to run as a whole.
 
@@ -46,10 +45,11 @@ class StagedDecoder(ABC):
             finish: Called at the job's end, attached: with what it made, or None, and whether the
                 claim was the job's.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def finish(self, made: Any) -> Any:
         """Return the media of what a job made."""
+        raise NotImplementedError
 
 
 class MediaRef(Generic[T]):

@@ -6,6 +6,7 @@ let anything but a `SafelightError` out.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from safelight._safelight import decode_base64
 from safelight.budget import DecodedBudget, DownloadBudget
-from safelight.connector.data_url import split_data_url
+from safelight.connector.data_url import check_size, split_data_url
+from safelight.connector.data_urls import load_data_urls
 from safelight.connector.deadline import Deadline
 from safelight.connector.disk_cache import get_disk_cache
 from safelight.connector.file_url import FileRoot
@@ -27,7 +29,6 @@ from safelight.errors import (
     BlockedURLError,
     FetchError,
     MediaError,
-    PayloadTooLargeError,
     RequestError,
     SafelightError,
 )
@@ -207,6 +208,55 @@ class MediaConnector:
         """As `load_refs_from_url`, with nothing of size on the event loop."""
         return await self._load_async(media_ios, url, timeout_s)
 
+    # --- many at once ---
+
+    def load_from_urls(
+        self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
+    ) -> list[MediaRef[T] | Exception]:
+        """Return a ref for each URL; what `load_from_url` would raise stands in the place of one.
+
+        ``data:`` URLs are loaded together: equal ones are decoded and hashed once, and their refs
+        share the payload and the decode. What each of them brings is charged.
+        """
+        outcomes = self._load_data_urls(urls, media_io)
+        for index, url in enumerate(urls):
+            if index not in outcomes:
+                outcomes[index] = _outcome(
+                    partial(self.load_from_url, url, media_io, timeout_s=timeout_s)
+                )
+        return [outcomes[index] for index in range(len(urls))]
+
+    async def load_from_urls_async(
+        self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
+    ) -> list[MediaRef[T] | Exception]:
+        """As `load_from_urls`; other URLs are fetched at the same time."""
+        outcomes = await off_loop(partial(self._load_data_urls, urls, media_io))
+        others = [index for index in range(len(urls)) if index not in outcomes]
+        fetched = await asyncio.gather(
+            *(self.load_from_url_async(urls[i], media_io, timeout_s=timeout_s) for i in others),
+            return_exceptions=True,
+        )
+        for index, outcome in zip(others, fetched, strict=True):
+            if not isinstance(outcome, (MediaRef, Exception)):
+                raise outcome
+            outcomes[index] = outcome
+        return [outcomes[index] for index in range(len(urls))]
+
+    def _load_data_urls(
+        self, urls: Sequence[str], media_io: MediaIO[T]
+    ) -> dict[int, MediaRef[T] | Exception]:
+        """Load the ``data:`` URLs among `urls`; the outcomes by their index."""
+        if _reads_base64_itself(media_io):
+            return {}
+        numbered = ((index, url) for index, url in enumerate(urls) if _has_scheme(url, "data"))
+        outcomes = load_data_urls(
+            numbered,
+            media_io,
+            max_bytes=self._get_max_bytes([media_io]),
+            budget=self._download_budget,
+        )
+        return {index: _our(outcome) for index, outcome in outcomes.items()}
+
     # --- roads ---
 
     def _load(
@@ -264,13 +314,7 @@ class MediaConnector:
 
     def _load_data(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
         media_type, start, nbytes = split_data_url(url)
-        max_bytes = self._get_max_bytes(media_ios)
-        if nbytes > max_bytes:
-            raise PayloadTooLargeError(
-                f"data URL brings {nbytes} bytes, over max_bytes {max_bytes}",
-                limit=max_bytes,
-                actual=nbytes,
-            )
+        check_size(nbytes, self._get_max_bytes(media_ios))
         with self._charged(nbytes):
             # Once for all decoders, unless one reads the text in its own way.
             payload: bytes | None = None
@@ -350,6 +394,10 @@ def _scheme(url: str) -> str:
     return match[1].lower() if match else ""
 
 
+def _has_scheme(url: object, scheme: str) -> bool:
+    return isinstance(url, str) and _scheme(url) == scheme
+
+
 class _Client:
     """Whether everything that the first fetch on a loop needs has been imported."""
 
@@ -394,7 +442,24 @@ def _only_ours() -> Iterator[None]:
         yield
     except SafelightError:
         raise
-    except (ValueError, OSError) as error:
-        raise MediaError("media could not be loaded") from error
     except Exception as error:
-        raise SafelightError(f"media could not be loaded ({type(error).__name__})") from error
+        raise _our(error) from error
+
+
+def _our(outcome: T | Exception) -> T | SafelightError:
+    """Return `outcome`, or in place of a foreign exception one of ours."""
+    if isinstance(outcome, SafelightError) or not isinstance(outcome, Exception):
+        return outcome
+    if isinstance(outcome, (ValueError, OSError)):
+        ours: SafelightError = MediaError("media could not be loaded")
+    else:
+        ours = SafelightError(f"media could not be loaded ({type(outcome).__name__})")
+    ours.__cause__ = outcome
+    return ours
+
+
+def _outcome(call: Callable[[], T]) -> T | Exception:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - handed on in the place of a result
+        return error

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from safelight.errors import BlockedURLError
+from safelight.errors import BlockedURLError, PayloadTooLargeError
 
-__all__ = ["DataURL", "split_data_url"]
+__all__ = ["DataURL", "check_size", "split_data_url"]
 
 
 class DataURL(NamedTuple):
@@ -22,6 +22,20 @@ class DataURL(NamedTuple):
     """Index of the payload's first character."""
     nbytes: int
     """What the payload decodes to, if it is well-formed."""
+
+
+def check_size(nbytes: int, max_bytes: int) -> None:
+    """Refuse a payload over `max_bytes`, before it is decoded.
+
+    Raises:
+        PayloadTooLargeError: It is.
+    """
+    if nbytes > max_bytes:
+        raise PayloadTooLargeError(
+            f"data URL brings {nbytes} bytes, over max_bytes {max_bytes}",
+            limit=max_bytes,
+            actual=nbytes,
+        )
 
 
 def split_data_url(url: str) -> DataURL:

@@ -7,7 +7,7 @@ Must never fetch anything, nor decode while it makes a ref.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -21,6 +21,13 @@ from safelight.spec import DecodeSpec
 __all__ = ["MediaIO"]
 
 T = TypeVar("T")
+
+
+def _outcome(call: Callable[..., T], *args: Any) -> T | Exception:
+    try:
+        return call(*args)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this payload's
+        return error
 
 
 class MediaIO(ABC, Generic[T]):
@@ -92,6 +99,10 @@ class MediaIO(ABC, Generic[T]):
             LimitError: The header alone shows that the media is over a limit.
         """
         return MediaRef(partial(self.load_bytes, data), data, self.get_decode_spec())
+
+    def load_bytes_refs(self, payloads: Sequence[bytes]) -> list[MediaRef[T] | Exception]:
+        """As `load_bytes_ref` for each payload; what it raises stands in the place of a ref."""
+        return [_outcome(self.load_bytes_ref, payload) for payload in payloads]
 
     def load_base64_ref(self, media_type: str, data: str) -> MediaRef[T]:
         """Return a ref to a base64 payload; the base64 is decoded at once.

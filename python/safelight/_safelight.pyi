@@ -254,4 +254,5 @@ def decode_image(
     background: tuple[int, int, int] | None = ...,
     max_pixels: int = ...,
     orientation: int = 1,
+    scale: int = 1,
 ) -> Pixels | None: ...

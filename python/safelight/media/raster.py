@@ -27,18 +27,26 @@ from safelight.errors import (
 )
 from safelight.probe import ImageHeader, probe
 
-__all__ = ["Decoder", "Output", "Rasterizer"]
+__all__ = ["SCALES", "Decoder", "Output", "Rasterizer", "Scale", "scaled_size"]
 
 Output = Literal["pil", "numpy", "torch"]
 """A Pillow image; a writable uint8 array [height, width, channels]; or a tensor over one."""
 
 Decoder = Literal["native", "pillow"]
 
+Scale = Literal["1/2", "1/4", "1/8"]
+"""The fraction of its size that a JPEG is decoded to."""
+
+SCALES: Mapping[Scale | None, int] = {None: 1, "1/2": 2, "1/4": 4, "1/8": 8}
+
 Admit = Callable[[int, int], None]
 """Called with width and height before a pixel is touched; raises to refuse."""
 
 # Modes that native code converts to. Others, and None, are Pillow's.
 _NATIVE_MODES = frozenset(("RGB", "RGBA", "L"))
+
+# Formats that are decoded smaller for less work. Others disregard the scale.
+_SCALED_FORMATS = frozenset(("JPEG", "MPO"))
 
 _DECODER_VARIABLE = "SAFELIGHT_IMAGE_DECODER"
 
@@ -55,6 +63,7 @@ class Rasterizer:
         decoder: Which decoder may run: for all formats, or by format; what is not named is native.
             The environment variable ``SAFELIGHT_IMAGE_DECODER`` (``pillow``, or
             ``JPEG=pillow,PNG=native``) overrides it.
+        scale: The divisor of the size of a JPEG: 1, 2, 4 or 8.
     """
 
     image_mode: str | None
@@ -62,6 +71,7 @@ class Rasterizer:
     output: Output
     formats: tuple[str, ...]
     decoder: Decoder | Mapping[str, Decoder]
+    scale: int = 1
 
     def check_format(self, name: str) -> None:
         """Refuse a format that is not served.
@@ -95,7 +105,7 @@ class Rasterizer:
         Args:
             data: The encoded image.
             header: What a probe said of it, or None where it could not be read.
-            admit: Called once with the size, before a pixel is touched.
+            admit: Called once with the full size, before a pixel is touched.
 
         Raises:
             MediaError: It cannot be decoded, or `admit` refused it.
@@ -110,12 +120,18 @@ class Rasterizer:
                 self.background if self.image_mode == "RGB" else None,
                 max_pixels=header.width * header.height,
                 orientation=header.orientation,
+                scale=self.scale,
             )
             if pixels is not None:
                 return self._from_pixels(pixels)
         image = self._open(data)
         admit(*image.size)
         try:
+            if self.scale > 1 and image.format in _SCALED_FORMATS:
+                # Pillow takes the largest scale at which both sides are at least these.
+                image.draft(
+                    None, (max(1, image.width // self.scale), max(1, image.height // self.scale))
+                )
             image.load()
         except Exception as error:
             # Pillow's plugins raise OSError, SyntaxError, ValueError and more for damaged pixels.
@@ -188,6 +204,15 @@ class Rasterizer:
 
     def _from_pillow(self, image: Image.Image) -> Any:
         return image if self.output == "pil" else _to_output(np.array(image), self.output)
+
+
+def scaled_size(image_format: str, size: tuple[int, int], scale: int) -> tuple[int, int]:
+    """Return the size that an image of `size` is decoded to at 1/`scale`."""
+    if image_format not in _SCALED_FORMATS:
+        return size
+    while scale > min(size):
+        scale //= 2
+    return -(-size[0] // scale), -(-size[1] // scale)
 
 
 def _to_output(array: npt.NDArray[Any], output: Output) -> Any:

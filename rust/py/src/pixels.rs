@@ -234,12 +234,13 @@ impl PyPixels {
     }
 }
 
-/// Decode an image as Pillow would, its first picture turned upright and in `mode`.
+/// Decode an image as Pillow would, its first picture turned upright and in `mode`; a JPEG to
+/// 1/`scale` of its size.
 ///
 /// The interpreter is detached for the whole decode. None means that Pillow has to be asked: the
 /// format or this kind of it is not served, or the file is damaged.
 #[pyfunction]
-#[pyo3(signature = (data, mode = Some("RGB"), background = Some((255, 255, 255)), max_pixels = 178_956_970, orientation = 1))]
+#[pyo3(signature = (data, mode = Some("RGB"), background = Some((255, 255, 255)), max_pixels = 178_956_970, orientation = 1, scale = 1))]
 pub(crate) fn decode_image(
     py: Python<'_>,
     data: PyBackedBytes,
@@ -247,6 +248,7 @@ pub(crate) fn decode_image(
     background: Option<(u8, u8, u8)>,
     max_pixels: u64,
     orientation: u8,
+    scale: u8,
 ) -> PyResult<Option<PyPixels>> {
     let target = match mode {
         None => None,
@@ -259,11 +261,15 @@ pub(crate) fn decode_image(
     if !(1..=8).contains(&orientation) {
         return Err(PyValueError::new_err("orientation must be 1 to 8"));
     }
+    if !matches!(scale, 1 | 2 | 4 | 8) {
+        return Err(PyValueError::new_err("scale must be 1, 2, 4 or 8"));
+    }
     let request = Request {
         target,
         background: background.map(|(red, green, blue)| [red, green, blue]),
         max_pixels,
         orientation,
+        scale,
     };
     let outcome: BindingResult<Outcome> = py.detach(|| {
         safelight_pixels::decode(&data, &request, &Cancel::default()).map_err(Into::into)

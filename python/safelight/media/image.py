@@ -15,7 +15,7 @@ from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.key import derive_media_key
 from safelight.media.base import MediaIO
-from safelight.media.raster import SCALES, Decoder, Output, Rasterizer, Scale, scaled_size
+from safelight.media.raster import Decoder, Output, Rasterizer, Scale, scale_divisor, scaled_size
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
 from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
@@ -91,8 +91,6 @@ class ImageMediaIO(MediaIO[Any]):
         decoders = decoder.values() if isinstance(decoder, Mapping) else [decoder]
         if not all(name in get_args(Decoder) for name in decoders):
             raise ValueError(f"decoder must be one of {', '.join(get_args(Decoder))}")
-        if scale not in SCALES:
-            raise ValueError("scale must be 1/2, 1/4, 1/8 or None")
         self.image_mode = image_mode
         self.rgba_background_color: tuple[int, int, int] = tuple(rgba_background_color)
         self.max_image_pixels = max_image_pixels
@@ -116,7 +114,7 @@ class ImageMediaIO(MediaIO[Any]):
             output=output,
             formats=tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats),
             decoder=decoder,
-            scale=SCALES[scale],
+            scale=scale_divisor(scale),
         )
 
     def get_decode_spec(self) -> DecodeSpec:

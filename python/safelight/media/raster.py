@@ -27,7 +27,7 @@ from safelight.errors import (
 )
 from safelight.probe import ImageHeader, probe
 
-__all__ = ["SCALES", "Decoder", "Output", "Rasterizer", "Scale", "scaled_size"]
+__all__ = ["Decoder", "Output", "Rasterizer", "Scale", "scale_divisor", "scaled_size"]
 
 Output = Literal["pil", "numpy", "torch"]
 """A Pillow image; a writable uint8 array [height, width, channels]; or a tensor over one."""
@@ -37,13 +37,13 @@ Decoder = Literal["native", "pillow"]
 Scale = Literal["1/2", "1/4", "1/8"]
 """The fraction of its size that a JPEG is decoded to."""
 
-SCALES: Mapping[Scale | None, int] = {None: 1, "1/2": 2, "1/4": 4, "1/8": 8}
-
 Admit = Callable[[int, int], None]
 """Called with width and height before a pixel is touched; raises to refuse."""
 
 # Modes that native code converts to. Others, and None, are Pillow's.
 _NATIVE_MODES = frozenset(("RGB", "RGBA", "L"))
+
+_DIVISORS: Mapping[Scale | None, int] = {None: 1, "1/2": 2, "1/4": 4, "1/8": 8}
 
 # Formats that are decoded smaller for less work. Others disregard the scale.
 _SCALED_FORMATS = frozenset(("JPEG", "MPO"))
@@ -204,6 +204,17 @@ class Rasterizer:
 
     def _from_pillow(self, image: Image.Image) -> Any:
         return image if self.output == "pil" else _to_output(np.array(image), self.output)
+
+
+def scale_divisor(scale: Scale | None) -> int:
+    """Return what `scale` divides a side by; None is the full size.
+
+    Raises:
+        ValueError: It is no scale.
+    """
+    if scale not in _DIVISORS:
+        raise ValueError("scale must be 1/2, 1/4, 1/8 or None")
+    return _DIVISORS[scale]
 
 
 def scaled_size(image_format: str, size: tuple[int, int], scale: int) -> tuple[int, int]:

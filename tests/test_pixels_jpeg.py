@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import random
 import struct
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -62,6 +64,15 @@ def test_modes_and_restart_markers(mode: str, blocks: int) -> None:
         options = {"restart_marker_blocks": blocks} if blocks else {"restart_marker_rows": 1}
         data = encode(picture(size, mode), "JPEG", quality=75, **options)
         assert_as_pillow(data, is_served=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}, {"optimize": True}])
+@pytest.mark.parametrize("quality", [20, 100])
+def test_scans_longer_than_what_is_held_of_them(quality: int, options: dict[str, Any]) -> None:
+    noise = np.random.default_rng(quality).integers(0, 256, (410, 603, 3), np.uint8)
+    data = encode(Image.fromarray(noise), "JPEG", quality=quality, subsampling="4:2:0", **options)
+    assert len(data) > 32 << 10
+    assert_as_pillow(data, is_served=True)
 
 
 @pytest.mark.parametrize("scale", [2, 4, 8])

@@ -81,6 +81,7 @@ def test_what_changes_pixels_changes_the_key() -> None:
     data = jpeg()
     ios = [ImageMediaIO(), ImageMediaIO("L"), ImageMediaIO(None)]
     ios.append(ImageMediaIO(rgba_background_color=(0, 0, 0)))
+    ios += [ImageMediaIO(scale=scale) for scale in ("1/2", "1/4", "1/8")]
     assert len({media_io.load_bytes_ref(data).key for media_io in ios}) == len(ios)
 
 
@@ -111,6 +112,59 @@ def test_image_id_stands_for_the_payload_only_on_request() -> None:
     exif[0x800D] = "not a uuid"
     plain = jpeg(exif=exif)
     assert opted.load_bytes_ref(plain).key == derive_media_key(plain, opted.get_decode_spec())
+
+
+# --- scale ---
+
+
+@pytest.mark.parametrize("decoder", ["native", "pillow"])
+@pytest.mark.parametrize("scale", ["1/2", "1/4", "1/8"])
+def test_a_jpeg_is_decoded_to_the_size_that_its_ref_says(scale: Any, decoder: Any) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = jpeg((101, 60), exif=exif)
+    divisor = int(scale[2:])
+    expected = Image.open(io.BytesIO(data))
+    expected.draft(None, (101 // divisor, 60 // divisor))
+    expected = ImageOps.exif_transpose(expected)
+    budget = DecodedBudget(1 << 20)
+    media_io = ImageMediaIO(scale=scale, decoder=decoder, decoded_budget=budget)
+    ref = media_io.load_bytes_ref(data)
+    assert ref.spec.settings["scale"] == scale
+    assert ref.header is not None
+    assert ref.header.upright_size == expected.size
+    assert budget.used_bytes == expected.width * expected.height * 4
+    image = ref.decode()
+    assert image.size == expected.size == (-(-60 // divisor), -(-101 // divisor))
+    assert image.tobytes() == expected.tobytes()
+    assert budget.used_bytes == expected.width * expected.height * 4
+
+
+@pytest.mark.parametrize("decoder", ["native", "pillow"])
+def test_the_scale_is_for_jpeg_and_leaves_a_pixel(decoder: Any) -> None:
+    media_io = ImageMediaIO(scale="1/8", decoder=decoder)
+    png = encode(Image.new("RGB", (64, 48), (1, 2, 3)))
+    assert media_io.load_bytes(png).size == (64, 48)
+    for size, expected in {
+        (1, 9): (1, 9),
+        (3, 90): (2, 45),
+        (7, 7): (2, 2),
+        (8, 8): (1, 1),
+    }.items():
+        ref = media_io.load_bytes_ref(jpeg(size))
+        assert ref.header is not None
+        assert ref.header.upright_size == ref.decode().size == expected
+
+
+def test_limits_are_judged_by_the_full_size() -> None:
+    with pytest.raises(LimitError):
+        ImageMediaIO(scale="1/8", max_image_pixels=100).load_bytes_ref(jpeg((20, 10)))
+
+
+@pytest.mark.parametrize("scale", ["1", "1/3", 2, 0.5])
+def test_scales_that_do_not_exist(scale: Any) -> None:
+    with pytest.raises(ValueError, match="scale"):
+        ImageMediaIO(scale=scale)
 
 
 # --- pixels ---

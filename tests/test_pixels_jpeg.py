@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import random
 import struct
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from pixels_reference import assert_as_pillow, encode, open_with_pillow
+from pixels_reference import assert_as_pillow, encode, open_with_pillow, pixel_bytes
 from safelight._safelight import decode_image
 
 pytestmark = pytest.mark.skipif(
@@ -26,6 +29,13 @@ def picture(size: tuple[int, int], mode: str = "RGB") -> Image.Image:
     ]
     count = len(Image.new(mode, (1, 1)).getbands())
     return Image.merge(mode, bands[:count]) if count > 1 else bands[0]
+
+
+def drafted(data: bytes, scale: int) -> Image.Image:
+    """`data` as Pillow decodes it to 1/`scale` of its size."""
+    image = Image.open(io.BytesIO(data))
+    image.draft(None, (max(1, image.width // scale), max(1, image.height // scale)))
+    return image.convert("RGB")
 
 
 def segment(marker: int, body: bytes) -> bytes:
@@ -54,6 +64,47 @@ def test_modes_and_restart_markers(mode: str, blocks: int) -> None:
         options = {"restart_marker_blocks": blocks} if blocks else {"restart_marker_rows": 1}
         data = encode(picture(size, mode), "JPEG", quality=75, **options)
         assert_as_pillow(data, is_served=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}, {"optimize": True}])
+@pytest.mark.parametrize("quality", [20, 100])
+def test_scans_longer_than_what_is_held_of_them(quality: int, options: dict[str, Any]) -> None:
+    noise = np.random.default_rng(quality).integers(0, 256, (410, 603, 3), np.uint8)
+    data = encode(Image.fromarray(noise), "JPEG", quality=quality, subsampling="4:2:0", **options)
+    assert len(data) > 32 << 10
+    assert_as_pillow(data, is_served=True)
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_scales_as_pillow_drafts(subsampling: str, scale: int) -> None:
+    for width in range(1, 50):
+        size = (width, 1 + width * 37 % 70)
+        options = {"quality": 30 + width, "progressive": width % 3 == 0}
+        data = encode(picture(size), "JPEG", subsampling=subsampling, **options)
+        expected = drafted(data, scale)
+        pixels = decode_image(data, "RGB", None, 0, 1, scale)
+        assert pixels is not None
+        assert pixels.size == expected.size
+        assert pixel_bytes(pixels) == expected.tobytes()
+        turned = decode_image(data, "RGB", None, 0, 6, scale)
+        assert turned is not None
+        assert pixel_bytes(turned) == expected.transpose(Image.Transpose.ROTATE_270).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_scales_of_other_modes(mode: str) -> None:
+    data = encode(picture((53, 38), mode), "JPEG", restart_marker_rows=1)
+    for scale in (1, 2, 4, 8):
+        pixels = decode_image(data, "RGB", None, 0, 1, scale)
+        assert pixels is not None
+        assert pixel_bytes(pixels) == drafted(data, scale).tobytes()
+
+
+def test_scales_that_do_not_exist() -> None:
+    for scale in (0, 3, 16):
+        with pytest.raises(ValueError, match="scale"):
+            decode_image(encode(picture((8, 8)), "JPEG"), scale=scale)
 
 
 @pytest.mark.parametrize("factors", [0x11, 0x12, 0x21, 0x22, 0x41, 0x14, 0x31, 0x13, 0x42, 0x24])

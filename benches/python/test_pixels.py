@@ -30,6 +30,18 @@ def pillow(data: bytes) -> Array:
         return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
+def native_quarter(data: bytes) -> Array:
+    pixels = decode_image(data, scale=4)
+    assert pixels is not None
+    return np.asarray(pixels)
+
+
+def pillow_quarter(data: bytes) -> Array:
+    with Image.open(io.BytesIO(data)) as image:
+        image.draft("RGB", (image.width // 4, image.height // 4))
+        return np.asarray(image)
+
+
 def simplejpeg(data: bytes) -> Array:
     result: Array = pytest.importorskip("simplejpeg").decode_jpeg(data, "RGB")
     return result
@@ -113,6 +125,17 @@ def test_decode(
         baseline=baseline,
         args=(data,),
         target=target,
+        equal=np.array_equal,
+    )
+
+
+def test_scale(compare: Comparison) -> None:
+    compare(
+        "pixels, jpeg 4:2:0, 12 MP at a quarter, Pillow",
+        ours=native_quarter,
+        baseline=pillow_quarter,
+        args=(jpeg(TWELVE_MP)(),),
+        target=1.15,
         equal=np.array_equal,
     )
 

@@ -271,10 +271,7 @@ class Claim:
 
 def decode_job(
     data: bytes | bytearray,
-    mode: str | None,
-    background: tuple[int, int, int] | None,
-    max_pixels: int,
-    orientation: int,
+    form: tuple[str | None, tuple[int, int, int] | None, int, int, int],
     claim: Claim,
     finish: Callable[[Pixels | None, bool], _T],
 ) -> Job[_T] | None: ...
@@ -284,4 +281,5 @@ def decode_image(
     background: tuple[int, int, int] | None = ...,
     max_pixels: int = ...,
     orientation: int = 1,
+    scale: int = 1,
 ) -> Pixels | None: ...

@@ -15,7 +15,7 @@ from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.key import derive_media_key, derive_media_keys
 from safelight.media.base import MediaIO
-from safelight.media.raster import Decoder, Output, Rasterizer
+from safelight.media.raster import Decoder, Output, Rasterizer, Scale, scale_divisor, scaled_size
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
 from safelight.ref import MediaRef, StagedDecoder
 from safelight.spec import DecodeSpec
@@ -57,6 +57,9 @@ class ImageMediaIO(MediaIO[Any]):
             ``"torch"``, a tensor over such an array.
         decoder: ``"native"`` lets native code decode what it decodes exactly; ``"pillow"`` does
             not. For all formats, or a mapping by format. The result is the same.
+        scale: ``"1/2"``, ``"1/4"`` or ``"1/8"`` decodes a JPEG to that part of its width and
+            height, rounded up, as Pillow's ``draft`` does: for less work, and to other pixels than
+            a resize gives. Other formats keep their size. None is the full size.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -73,6 +76,7 @@ class ImageMediaIO(MediaIO[Any]):
         use_image_id: bool = False,
         output: Output = "pil",
         decoder: Decoder | Mapping[str, Decoder] = "native",
+        scale: Scale | None = None,
     ) -> None:
         if not (
             isinstance(rgba_background_color, (list, tuple))
@@ -101,6 +105,8 @@ class ImageMediaIO(MediaIO[Any]):
             settings["use_image_id"] = True
         if output != "pil":
             settings["output"] = output
+        if scale is not None:
+            settings["scale"] = scale
         self._spec = DecodeSpec(settings)
         self._rasterizer = Rasterizer(
             image_mode=image_mode,
@@ -108,6 +114,7 @@ class ImageMediaIO(MediaIO[Any]):
             output=output,
             formats=tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats),
             decoder=decoder,
+            scale=scale_divisor(scale),
         )
 
     def get_decode_spec(self) -> DecodeSpec:
@@ -190,14 +197,14 @@ class ImageMediaIO(MediaIO[Any]):
         if header is not None:
             self._check_pixels(header.width, header.height)
         if self.decoded_budget is not None:
-            pixels = 0 if header is None else header.width * header.height
-            charge = DecodeCharge(self.decoded_budget, pixels * _BYTES_PER_PIXEL)
+            size = (0, 0) if header is None else (header.width, header.height)
+            charge = DecodeCharge(self.decoded_budget, self._decoded_bytes(header, *size))
         return MediaRef(
             _ImageDecoder(self, data, header, charge),
             data,
             self._spec,
             key=key,
-            header=header,
+            header=self._scaled(header),
             charge=charge,
         )
 
@@ -210,6 +217,34 @@ class ImageMediaIO(MediaIO[Any]):
         except ValueError:
             return None
         return derive_media_key(image_id.bytes, self._spec)
+
+    def _scaled(self, header: ImageHeader | None) -> ImageHeader | None:
+        """`header` with the size that the decode gives, by which a ref is laid out undecoded."""
+        scale = self._rasterizer.scale
+        if header is None or scale == 1:
+            return header
+        size = (header.width, header.height)
+        width, height = scaled_size(header.format, size, scale)
+        if (width, height) == size:
+            return header
+        return ImageHeader(
+            format=header.format,
+            width=width,
+            height=height,
+            mode=header.mode,
+            bits=header.bits,
+            has_alpha=header.has_alpha,
+            is_animated=header.is_animated,
+            frame_count=header.frame_count,
+            orientation=header.orientation,
+            image_id=header.image_id,
+            image_unique_id=header.image_unique_id,
+        )
+
+    def _decoded_bytes(self, header: ImageHeader | None, width: int, height: int) -> int:
+        if header is not None:
+            width, height = scaled_size(header.format, (width, height), self._rasterizer.scale)
+        return width * height * _BYTES_PER_PIXEL
 
     def _check_pixels(self, width: int, height: int) -> None:
         pixels = width * height
@@ -259,4 +294,4 @@ class _ImageDecoder(StagedDecoder):
     def _admit(self, width: int, height: int) -> None:
         self._io._check_pixels(width, height)
         if self._charge is not None:
-            self._charge.settle(width * height * _BYTES_PER_PIXEL)
+            self._charge.settle(self._io._decoded_bytes(self._header, width, height))

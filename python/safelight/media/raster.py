@@ -27,18 +27,26 @@ from safelight.errors import (
 )
 from safelight.probe import ImageHeader, probe
 
-__all__ = ["Decoder", "Output", "Rasterizer"]
+__all__ = ["Decoder", "Output", "Rasterizer", "Scale", "scale_divisor", "scaled_size"]
 
 Output = Literal["pil", "numpy", "torch"]
 """A Pillow image; a writable uint8 array [height, width, channels]; or a tensor over one."""
 
 Decoder = Literal["native", "pillow"]
 
+Scale = Literal["1/2", "1/4", "1/8"]
+"""The fraction of its size that a JPEG is decoded to."""
+
 Admit = Callable[[int, int], None]
 """Called with width and height before a pixel is touched; raises to refuse."""
 
 # Modes that native code converts to. Others, and None, are Pillow's.
 _NATIVE_MODES = frozenset(("RGB", "RGBA", "L"))
+
+_DIVISORS: Mapping[Scale | None, int] = {None: 1, "1/2": 2, "1/4": 4, "1/8": 8}
+
+# Formats that are decoded smaller for less work. Others disregard the scale.
+_SCALED_FORMATS = frozenset(("JPEG", "MPO"))
 
 _DECODER_VARIABLE = "SAFELIGHT_IMAGE_DECODER"
 
@@ -54,7 +62,8 @@ class Rasterizer:
         formats: Pillow's names of the formats that may be opened.
         decoder: Which decoder may run: for all formats, or by format; what is not named is native.
             The environment variable ``SAFELIGHT_IMAGE_DECODER`` (``pillow``, or
-            ``JPEG=pillow,PNG=native``) overrides it.
+            ``JPEG=pillow,PNG=native``) overrides it; it is read here, not at each decode.
+        scale: The divisor of the size of a JPEG: 1, 2, 4 or 8.
     """
 
     image_mode: str | None
@@ -62,6 +71,12 @@ class Rasterizer:
     output: Output
     formats: tuple[str, ...]
     decoder: Decoder | Mapping[str, Decoder]
+    scale: int = 1
+
+    def __post_init__(self) -> None:
+        override = os.environ.get(_DECODER_VARIABLE)
+        if override:
+            object.__setattr__(self, "decoder", _parse_override(override))
 
     def check_format(self, name: str) -> None:
         """Refuse a format that is not served.
@@ -95,7 +110,7 @@ class Rasterizer:
         Args:
             data: The encoded image.
             header: What a probe said of it, or None where it could not be read.
-            admit: Called once with the size, before a pixel is touched.
+            admit: Called once with the full size, before a pixel is touched.
 
         Raises:
             MediaError: It cannot be decoded, or `admit` refused it.
@@ -109,6 +124,11 @@ class Rasterizer:
         image = self._open(data)
         admit(*image.size)
         try:
+            if self.scale > 1 and image.format in _SCALED_FORMATS:
+                # Pillow takes the largest scale at which both sides are at least these.
+                image.draft(
+                    None, (max(1, image.width // self.scale), max(1, image.height // self.scale))
+                )
             image.load()
         except Exception as error:
             # Pillow's plugins raise OSError, SyntaxError, ValueError and more for damaged pixels.
@@ -134,12 +154,12 @@ class Rasterizer:
             admit(header.width, header.height)
         except MediaError:
             return None
-        return decode_job(data, *self._form(header), claim, finish)
+        return decode_job(data, self._form(header), claim, finish)
 
     def _form(
         self, header: ImageHeader
-    ) -> tuple[str | None, tuple[int, int, int] | None, int, int]:
-        """Mode, background, most pixels and orientation, as native code takes them."""
+    ) -> tuple[str | None, tuple[int, int, int] | None, int, int, int]:
+        """Mode, background, most pixels, orientation and scale, as native code takes them."""
         is_rgb = self.image_mode == "RGB"
         return (
             # Pillow takes over memory as it is laid out in its own images.
@@ -147,6 +167,7 @@ class Rasterizer:
             self.background if is_rgb else None,
             header.width * header.height,
             header.orientation,
+            self.scale,
         )
 
     def _is_native(self, image_format: str) -> bool:
@@ -154,9 +175,6 @@ class Rasterizer:
         if self.image_mode not in _NATIVE_MODES:
             return False
         decoder = self.decoder
-        override = os.environ.get(_DECODER_VARIABLE)
-        if override:
-            decoder = _parse_override(override)
         if not isinstance(decoder, str):
             decoder = decoder.get(image_format, "native")
         return decoder == "native"
@@ -216,6 +234,26 @@ class Rasterizer:
 
     def _from_pillow(self, image: Image.Image) -> Any:
         return image if self.output == "pil" else _to_output(np.array(image), self.output)
+
+
+def scale_divisor(scale: Scale | None) -> int:
+    """Return what `scale` divides a side by; None is the full size.
+
+    Raises:
+        ValueError: It is no scale.
+    """
+    if scale not in _DIVISORS:
+        raise ValueError("scale must be 1/2, 1/4, 1/8 or None")
+    return _DIVISORS[scale]
+
+
+def scaled_size(image_format: str, size: tuple[int, int], scale: int) -> tuple[int, int]:
+    """Return the size that an image of `size` is decoded to at 1/`scale`."""
+    if image_format not in _SCALED_FORMATS:
+        return size
+    while scale > min(size):
+        scale //= 2
+    return -(-size[0] // scale), -(-size[1] // scale)
 
 
 def _to_output(array: npt.NDArray[Any], output: Output) -> Any:

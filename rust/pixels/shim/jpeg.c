@@ -4,7 +4,7 @@
  * settings are those that Pillow leaves at their defaults: ISLOW, fancy upsampling. The source
  * suspends at the end of the data instead of making up an end marker: a file without one is short.
  * The Huffman codes of a file of one sequential scan are the caller's to decode, by its hooks.
- * Must never write outside `height` rows of `stride` bytes, nor keep anything past its return.
+ * Must never write outside the rows of `stride` bytes that `height` is scaled to, nor keep anything past its return.
  */
 
 #include <setjmp.h>
@@ -189,7 +189,7 @@ static void hook(j_decompress_ptr info) { (void)info; }
 const char *safelight_jpeg_version(void) { return TEXT(LIBJPEG_TURBO_VERSION); }
 
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
-                          int components, int layout, unsigned char *out, size_t stride,
+                          unsigned scale, int components, int layout, unsigned char *out, size_t stride,
                           const unsigned char *cancel, const struct safelight_huffman *huffman) {
     struct client client = {data, size, huffman};
     struct jpeg_decompress_struct info;
@@ -237,9 +237,13 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
         goto finish;
     }
     info.out_color_space = LAYOUTS[layout];
+    info.scale_num = 1;
+    info.scale_denom = scale;
     if (!jpeg_start_decompress(&info)) {
         goto finish;
     }
+    width = (width + scale - 1) / scale;
+    height = (height + scale - 1) / scale;
     if (info.output_width != width || info.output_height != height ||
         info.output_components != LAYOUT_BYTES[layout]) {
         verdict = SAFELIGHT_JPEG_MISMATCH;

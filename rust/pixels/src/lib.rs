@@ -35,6 +35,9 @@ pub struct Request {
     pub max_pixels: u64,
     /// EXIF orientation to undo, 1 to 8.
     pub orientation: u8,
+    /// The fraction of its size, 1/`scale` with a scale of 1, 2, 4 or 8, that a JPEG is decoded to,
+    /// as by Pillow's `draft`: sides are rounded up, and the scale is no more than the shorter one.
+    pub scale: u8,
 }
 
 impl Default for Request {
@@ -44,6 +47,7 @@ impl Default for Request {
             background: Some([255; 3]),
             max_pixels: 178_956_970,
             orientation: 1,
+            scale: 1,
         }
     }
 }
@@ -75,11 +79,14 @@ pub enum Outcome {
 /// Decode the first picture of `data`.
 ///
 /// # Errors
-/// A limit error over `max_pixels`; malformed where the orientation is not 1 to 8. Damaged files
-/// are declined, not errors.
+/// A limit error over `max_pixels`; malformed where the orientation is not 1 to 8, or the scale
+/// none of its four. Damaged files are declined, not errors.
 pub fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<Outcome> {
     if !(1..=8).contains(&request.orientation) {
         return Err(Error::malformed("orientation is not 1 to 8"));
+    }
+    if !matches!(request.scale, 1 | 2 | 4 | 8) {
+        return Err(Error::malformed("scale is not 1, 2, 4 or 8"));
     }
     match decode::decode(data, request, cancel) {
         Ok(picture) => Ok(Outcome::Decoded(picture)),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use safelight_core::Error;
 use safelight_core::flight::Flight;
 use safelight_pixels::{Cancel, Outcome, Picture, Request, Target};
@@ -109,6 +109,7 @@ fn request(
     background: Option<(u8, u8, u8)>,
     max_pixels: u64,
     orientation: u8,
+    scale: u8,
 ) -> PyResult<Option<Request>> {
     let target = match mode {
         None => None,
@@ -121,20 +122,25 @@ fn request(
     if !(1..=8).contains(&orientation) {
         return Err(PyValueError::new_err("orientation must be 1 to 8"));
     }
+    if !matches!(scale, 1 | 2 | 4 | 8) {
+        return Err(PyValueError::new_err("scale must be 1, 2, 4 or 8"));
+    }
     Ok(Some(Request {
         target,
         background: background.map(|(red, green, blue)| [red, green, blue]),
         max_pixels,
         orientation,
+        scale,
     }))
 }
 
-/// Decode an image as Pillow would, its first picture turned upright and in `mode`.
+/// Decode an image as Pillow would, its first picture turned upright and in `mode`; a JPEG to
+/// 1/`scale` of its size.
 ///
 /// The interpreter is detached for the whole decode. None means that Pillow has to be asked: the
 /// format or this kind of it is not served, or the file is damaged.
 #[pyfunction]
-#[pyo3(signature = (data, mode = Some("RGB"), background = Some((255, 255, 255)), max_pixels = 178_956_970, orientation = 1))]
+#[pyo3(signature = (data, mode = Some("RGB"), background = Some((255, 255, 255)), max_pixels = 178_956_970, orientation = 1, scale = 1))]
 pub(crate) fn decode_image(
     py: Python<'_>,
     data: PyBackedBytes,
@@ -142,8 +148,9 @@ pub(crate) fn decode_image(
     background: Option<(u8, u8, u8)>,
     max_pixels: u64,
     orientation: u8,
+    scale: u8,
 ) -> PyResult<Option<PyPixels>> {
-    let Some(request) = request(mode, background, max_pixels, orientation)? else {
+    let Some(request) = request(mode, background, max_pixels, orientation, scale)? else {
         return Ok(None);
     };
     let outcome: BindingResult<Outcome> = detached(py, || {
@@ -155,23 +162,24 @@ pub(crate) fn decode_image(
     })
 }
 
+/// The arguments of `decode_image` from `mode` on.
+type Form = (Option<PyBackedStr>, Option<(u8, u8, u8)>, u64, u8, u8);
+
 /// A job that decodes an image as `decode_image` does, and is queued by `Pool.submit_batch`.
 ///
 /// Its result is that of ``finish(pixels, is_ours)``, called attached when the decode has ended:
 /// with the claim held and pixels, or None where Pillow has to be asked; without the claim and
 /// None where another thread had it. A cancelled job stops within rows.
 #[pyfunction]
-#[pyo3(signature = (data, mode, background, max_pixels, orientation, claim, finish))]
 pub(crate) fn decode_job(
     data: PyBackedBytes,
-    mode: Option<&str>,
-    background: Option<(u8, u8, u8)>,
-    max_pixels: u64,
-    orientation: u8,
+    form: Form,
     claim: &Bound<'_, PyClaim>,
     finish: Py<PyAny>,
 ) -> PyResult<Option<PyJob>> {
-    let Some(request) = request(mode, background, max_pixels, orientation)? else {
+    let (mode, background, max_pixels, orientation, scale) = form;
+    let mode = mode.as_deref();
+    let Some(request) = request(mode, background, max_pixels, orientation, scale)? else {
         return Ok(None);
     };
     let claim = Arc::clone(&claim.get().0);

@@ -92,6 +92,10 @@ pub(crate) trait Codec<'a>: Sized {
     /// with the result of Pillow's conversion, takes its mode for its own.
     fn aim(&mut self, _target: Target) {}
 
+    /// Hear of the scale, once the limits were judged by the full size. Only a format that Pillow
+    /// decodes smaller heeds it.
+    fn shrink(&mut self, _scale: u8) {}
+
     /// Size and mode.
     fn header(&self) -> Header;
 
@@ -227,6 +231,7 @@ fn decode_as<'a, C: Codec<'a>>(
     if let Some(target) = request.target {
         codec.aim(target);
     }
+    codec.shrink(request.scale);
     let header = codec.header();
     let plan = codec.plan()?;
     let mut buffer = if codec.is_filling() {

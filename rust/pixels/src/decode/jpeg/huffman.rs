@@ -251,8 +251,8 @@ impl<'a> Scan<'a> {
     }
 
     fn decode(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
-        #[cfg(target_arch = "x86_64")]
         if self.is_bmi2 {
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the processor has BMI2.
             return unsafe { self.decode_bmi2(bits, blocks) };
         }

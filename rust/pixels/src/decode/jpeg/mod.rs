@@ -24,6 +24,7 @@ unsafe extern "C" {
         size: usize,
         width: c_uint,
         height: c_uint,
+        scale: c_uint,
         components: c_int,
         layout: c_int,
         out: *mut c_uchar,
@@ -38,6 +39,7 @@ pub(crate) struct Jpeg<'a> {
     data: &'a [u8],
     frame: Frame,
     mode: Mode,
+    scale: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,12 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             3 => Mode::Rgb,
             _ => Mode::Cmyk,
         };
-        Ok(Self { data, frame, mode })
+        Ok(Self {
+            data,
+            frame,
+            mode,
+            scale: 1,
+        })
     }
 
     fn aim(&mut self, target: Target) {
@@ -71,11 +78,19 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         }
     }
 
+    fn shrink(&mut self, scale: u8) {
+        self.scale = scale;
+        while u16::from(self.scale) > self.frame.width.min(self.frame.height) {
+            self.scale /= 2;
+        }
+    }
+
     fn header(&self) -> Header {
+        let scaled = |side: u16| u32::from(side).div_ceil(self.scale.into());
         Header {
             format: "JPEG",
-            width: self.frame.width.into(),
-            height: self.frame.height.into(),
+            width: scaled(self.frame.width),
+            height: scaled(self.frame.height),
             mode: self.mode,
         }
     }
@@ -90,7 +105,8 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             height,
             components,
         } = self.frame;
-        let stride = usize::from(width) * self.mode.pixel_bytes();
+        let header = self.header();
+        let stride = header.width as usize * self.mode.pixel_bytes();
         let layout = match self.mode {
             Mode::Rgb => 1,
             Mode::Rgbx => 2,
@@ -98,15 +114,15 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             Mode::Cmyk => 4,
             _ => 0,
         };
-        let bytes = stride * usize::from(height);
+        let bytes = stride * header.height as usize;
         buffer.clear();
         let out = buffer.spare_capacity_mut();
         let out = out.get_mut(..bytes).ok_or(Declined("plan"))?;
         let mut scan = Scan::new(self.data);
         let hooks = Hooks::new(&mut scan);
-        // SAFETY: `data` and `out` are valid for the sizes given; the shim writes `height` rows
-        // of `stride` bytes, which is all of `out`, and only if the file's own size is the one
-        // given. The flag is read as an atomic byte and outlives the call; the hooks are called
+        // SAFETY: `data` and `out` are valid for the sizes given; the shim writes rows of
+        // `stride` bytes, as many as `height` is scaled to, which is all of `out`, and only if
+        // the file's own size is the one given. The flag is read as an atomic byte and outlives the call; the hooks are called
         // as they ask for, and `scan` outlives them. Nothing is kept.
         let verdict = unsafe {
             safelight_jpeg_decode(
@@ -114,6 +130,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 self.data.len(),
                 width.into(),
                 height.into(),
+                self.scale.into(),
                 components.into(),
                 layout,
                 out.as_mut_ptr().cast(),

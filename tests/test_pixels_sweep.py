@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from jpeg_writer import jpeg
-from pixels_kinds import KINDS, PNG_CASES, SAMPLINGS, Size, png_of
+from pixels_kinds import KINDS, PNG_CASES, SAMPLINGS, Size, picture, png_of
 from pixels_reference import assert_as_pillow, encode
 from safelight._safelight import decode_image
 from safelight.errors import LimitError
@@ -61,6 +63,35 @@ def test_jpeg_samplings_and_every_size(sampling: str, *, is_progressive: bool) -
     sweep_jpeg(sampling, every_size(70, 70), is_progressive=is_progressive)
 
 
+def sweep_encoded_jpeg(subsampling: str, sizes: Iterable[Size], *, is_progressive: bool) -> None:
+    """As `sweep_jpeg`, with the refining scans and the statistics of a real encoder."""
+    for size in sizes:
+        data = encode(
+            picture("RGB", size),
+            "JPEG",
+            quality=25 + size[0],
+            subsampling=subsampling,
+            progressive=is_progressive,
+            restart_marker_blocks=sum(size) % 4,
+        )
+        assert_as_pillow(data, is_served=True)
+
+
+@needs_jpeg
+@pytest.mark.parametrize("is_progressive", [False, True])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_encoded_jpeg_samplings_and_sizes(subsampling: str, *, is_progressive: bool) -> None:
+    sweep_encoded_jpeg(subsampling, diagonal(70, 70), is_progressive=is_progressive)
+
+
+@needs_jpeg
+@pytest.mark.soak
+@pytest.mark.parametrize("is_progressive", [False, True])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_encoded_jpeg_samplings_and_every_size(subsampling: str, *, is_progressive: bool) -> None:
+    sweep_encoded_jpeg(subsampling, every_size(70, 70), is_progressive=is_progressive)
+
+
 # --- PNG ---
 
 
@@ -80,6 +111,36 @@ def test_png_kinds_and_sizes(kind: tuple[int, int, int], *, is_clear: bool) -> N
 @pytest.mark.parametrize(("kind", "is_clear"), PNG_CASES)
 def test_png_kinds_and_every_size(kind: tuple[int, int, int], *, is_clear: bool) -> None:
     sweep_png(kind, every_size(70, 17), is_clear=is_clear)
+
+
+# --- the other formats ---
+
+ENCODINGS: list[tuple[str, str, dict[str, Any]]] = [
+    *(("WEBP", mode, {"quality": 60, "method": 2}) for mode in ("RGB", "RGBA")),
+    *(("WEBP", mode, {"lossless": True, "method": 1}) for mode in ("RGB", "RGBA")),
+    *(("GIF", mode, {"interlace": interlace}) for mode in ("L", "P") for interlace in (0, 1)),
+    *((name, mode, {}) for name in ("BMP", "DIB") for mode in ("1", "L", "P", "RGB", "RGBA")),
+    *(("PPM", mode, {}) for mode in ("1", "L", "RGB")),
+    *(("QOI", mode, {}) for mode in ("RGB", "RGBA")),
+    *(("TIFF", mode, {}) for mode in ("1", "L", "P", "RGB", "RGBA", "CMYK")),
+    *(("TIFF", mode, {"compression": "tiff_lzw"}) for mode in ("1", "P", "RGB")),
+]
+
+
+def sweep_encoding(format: str, mode: str, options: dict[str, Any], sizes: Iterable[Size]) -> None:
+    for size in sizes:
+        assert_as_pillow(encode(picture(mode, size), format, **options), is_served=True)
+
+
+@pytest.mark.parametrize(("format", "mode", "options"), ENCODINGS)
+def test_other_formats_and_sizes(format: str, mode: str, options: dict[str, Any]) -> None:
+    sweep_encoding(format, mode, options, diagonal(70, 23))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("format", "mode", "options"), ENCODINGS)
+def test_other_formats_and_every_size(format: str, mode: str, options: dict[str, Any]) -> None:
+    sweep_encoding(format, mode, options, every_size(70, 23))
 
 
 # --- one file of every kind, cut and damaged ---
@@ -156,3 +217,12 @@ def test_a_file_with_the_rest_of_another(format: str) -> None:
         head, tail = source.choice(files), source.choice(files)
         at = source.randrange(len(head))
         assert_damaged_as_pillow(head[:at] + tail[min(at, len(tail) - 1) :])
+
+
+@pytest.mark.soak
+def test_what_the_fuzzer_found() -> None:
+    folder = Path(__file__).parents[1] / "rust" / "fuzz" / "corpus" / "decode"
+    if not folder.is_dir():
+        pytest.skip("no inputs: make fuzz finds some")
+    for path in folder.iterdir():
+        assert_damaged_as_pillow(path.read_bytes())

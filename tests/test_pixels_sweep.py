@@ -6,6 +6,7 @@ The default takes one height for each width; a soak takes every pair.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from PIL import Image
 from jpeg_writer import jpeg
 from pixels_kinds import KINDS, PNG_CASES, SAMPLINGS, Size, picture, png_of
 from pixels_reference import assert_as_pillow, encode
+from safelight import ImageMediaIO, LimitError, MediaError
 from safelight._safelight import decode_image
-from safelight.errors import LimitError
+from safelight.media.raster import Decoder
 
 HAS_JPEG = decode_image(encode(Image.new("L", (1, 1)), "JPEG")) is not None
 needs_jpeg = pytest.mark.skipif(not HAS_JPEG, reason="built without the feature jpeg")
@@ -219,6 +221,34 @@ def test_a_file_with_the_rest_of_another(format: str) -> None:
         assert_damaged_as_pillow(head[:at] + tail[min(at, len(tail) - 1) :])
 
 
+def verdict(data: bytes, decoder: Decoder, mode: str) -> object:
+    """The pixels, or the class of the error, as a caller of the library sees them."""
+    media_io = ImageMediaIO(mode, decoder=decoder, max_image_pixels=1 << 20)
+    try:
+        image = media_io.load_bytes(data)
+    except MediaError as error:
+        return type(error)
+    return image.mode, image.size, image.tobytes()
+
+
+def assert_same_verdict(data: bytes) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of what is damaged
+        for mode in ("RGB", "RGBA", "L"):
+            assert verdict(data, "native", mode) == verdict(data, "pillow", mode)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_damage_is_refused_with_the_same_error(format: str) -> None:
+    source = random.Random(format)
+    files = list(KINDS[format].values())
+    for _ in range(120):
+        damaged = bytearray(source.choice(files))
+        for _ in range(source.choice((1, 3))):
+            damaged[source.randrange(len(damaged))] = source.randrange(256)
+        assert_same_verdict(bytes(damaged[: source.choice((len(damaged), 80))]))
+
+
 @pytest.mark.soak
 def test_what_the_fuzzer_found() -> None:
     folder = Path(__file__).parents[1] / "rust" / "fuzz" / "corpus" / "decode"
@@ -226,3 +256,4 @@ def test_what_the_fuzzer_found() -> None:
         pytest.skip("no inputs: make fuzz finds some")
     for path in folder.iterdir():
         assert_damaged_as_pillow(path.read_bytes())
+        assert_same_verdict(path.read_bytes())

@@ -19,6 +19,7 @@ from pixels_reference import (
     open_with_pillow,
     png,
     random_rows,
+    stream_of_one_distance,
     with_right_checksums,
 )
 from safelight._safelight import decode_image
@@ -208,25 +209,6 @@ def test_pixels_spread_over_many_chunks() -> None:
         ]
         data = png((10, 10), 8, 2, b"", stream=b"", after=b"".join(parts))
         assert_as_pillow(data, is_served=not damage)
-
-
-def stream_of_one_distance(bit: str) -> bytes:
-    """259 zeros as one literal and one match, whose only distance has the code 0 in one bit."""
-
-    def number(value: int, count: int) -> str:
-        return f"{value:0{count}b}"[::-1]
-
-    # Lengths of the codes of code lengths: one bit for a run of zeros (18), two for 2 and for 1.
-    lengths = {2: 1, 15: 2, 17: 2}
-    zeros, one, two = "0", "10", "11"
-    bits = "1" + number(2, 2) + number(29, 5) + number(0, 5) + number(14, 4)
-    bits += "".join(number(lengths.get(place, 0), 3) for place in range(18))
-    bits += two + zeros + number(127, 7) + zeros + number(106, 7)  # literal 0, and no others
-    bits += two + zeros + number(17, 7) + one  # end of block, and length 258
-    bits += one  # distance 1
-    bits += "10" + "0" + bit + "11"
-    body = int(bits[::-1], 2).to_bytes(-(-len(bits) // 8), "little")
-    return b"\x78\x01" + body + struct.pack(">I", zlib.adler32(bytes(259)))
 
 
 def test_a_code_that_its_table_leaves_out() -> None:

@@ -10,7 +10,18 @@ import zlib
 import pytest
 from PIL import Image
 
-from pixels_reference import PNG_KINDS, assert_as_pillow, chunk, encode, png, random_rows
+from pixels_reference import (
+    PNG_KINDS,
+    assert_as_pillow,
+    chunk,
+    encode,
+    has_unknown_codes,
+    open_with_pillow,
+    png,
+    random_rows,
+    stream_of_one_distance,
+    with_right_checksums,
+)
 from safelight._safelight import decode_image
 
 SIZES = [
@@ -192,11 +203,33 @@ def test_streams_that_are_damaged_short_or_long(stream: bytes) -> None:
 
 def test_pixels_spread_over_many_chunks() -> None:
     raw = zlib.compress(rows(10))
-    parts = b"".join(
-        chunk(b"IDAT", raw[index : index + 3], damage=1) for index in range(0, len(raw), 3)
-    )
-    data = png((10, 10), 8, 2, b"", stream=b"", after=parts)
-    assert_as_pillow(data, is_served=True)
+    for damage in (0, 1):
+        parts = [
+            chunk(b"IDAT", raw[index : index + 3], damage=damage) for index in range(0, len(raw), 3)
+        ]
+        data = png((10, 10), 8, 2, b"", stream=b"", after=b"".join(parts))
+        assert_as_pillow(data, is_served=not damage)
+
+
+def test_a_code_that_its_table_leaves_out() -> None:
+    sound, odd = (png((36, 7), 8, 0, b"", stream=stream_of_one_distance(bit)) for bit in ("0", "1"))
+    assert_as_pillow(sound, is_served=True)
+    # Listed as a difference: libdeflate takes either bit, and the checksum is right.
+    assert open_with_pillow(odd) is None
+    assert has_unknown_codes(odd)
+    assert_as_pillow(odd)
+    # Damage, not a strange encoder: the checksum of the chunk is that of the sound stream.
+    place = next(at for at, pair in enumerate(zip(sound, odd, strict=True)) if len(set(pair)) > 1)
+    assert_as_pillow(sound[:place] + odd[place : place + 1] + sound[place + 1 :], is_served=False)
+
+
+def test_flipped_bits_of_pixels_show_in_the_checksum() -> None:
+    data = picture("P", (16, 12))
+    for place in range(8 * (data.index(b"IDAT") + 4), 8 * (data.index(b"IEND") - 8)):
+        damaged = bytearray(data)
+        damaged[place // 8] ^= 1 << place % 8
+        assert_as_pillow(bytes(damaged), is_served=False)
+        assert_as_pillow(with_right_checksums(bytes(damaged)))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "P"])

@@ -51,6 +51,8 @@ fn picture(
         background,
         max_pixels: MAX_PIXELS,
         orientation,
+        // A size of its own for JPEG, nothing for others: any that is served, by the file's length.
+        scale: 1 << (bytes.len() % 4),
     };
     let Ok(Outcome::Decoded(picture)) = decode(bytes, &request, &Cancel::default()) else {
         return None;

@@ -9,9 +9,9 @@ use safelight_pixels::{Cancel, Mode, Outcome, Picture, Request, Target, decode, 
 const MAX_PIXELS: u64 = 1 << 14;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some(own) = picture(bytes, None, None, 1) else {
+    let Some(own) = picture(bytes, None, None, 1, 1) else {
         // What is no picture in its own mode is none in another.
-        assert!(picture(bytes, Some(Target::Rgba), None, 1).is_none());
+        assert!(picture(bytes, Some(Target::Rgba), None, 1, 1).is_none());
         return;
     };
     let header = header(bytes).expect("decoded without a header");
@@ -21,8 +21,10 @@ fuzz_target!(|bytes: &[u8]| {
     );
     let paper = Some([10, 200, 77]);
     let as_mode = |target, orientation| {
-        picture(bytes, Some(target), paper, orientation).expect("not in every mode")
+        picture(bytes, Some(target), paper, orientation, 1).expect("not in every mode")
     };
+    // Decoded smaller or not, by their format; either way as large as they say.
+    let _ = picture(bytes, None, None, 1, 1 << (bytes.len() % 4));
     let gray = as_mode(Target::L, 3);
     assert_eq!((gray.mode, gray.width), (Mode::L, own.width));
     let turned = as_mode(Target::Rgba, 6);
@@ -45,14 +47,14 @@ fn picture(
     target: Option<Target>,
     background: Option<[u8; 3]>,
     orientation: u8,
+    scale: u8,
 ) -> Option<Picture> {
     let request = Request {
         target,
         background,
         max_pixels: MAX_PIXELS,
         orientation,
-        // A size of its own for JPEG, nothing for others: any that is served, by the file's length.
-        scale: 1 << (bytes.len() % 4),
+        scale,
     };
     let Ok(Outcome::Decoded(picture)) = decode(bytes, &request, &Cancel::default()) else {
         return None;

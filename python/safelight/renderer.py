@@ -192,15 +192,20 @@ class Renderer:
             download_budget=DownloadBudget(self.max_download_bytes),
         )
 
-        async def fetch(part: MediaPart) -> MediaRef[Any] | None:
-            if part.url is None:
-                return None
-            ref: MediaRef[Any] = await connector.fetch_image_async(
-                part.url, media_ios[part.modality]
-            )
-            return ref
+        results: list[Any] = [None] * len(media)
 
-        results = await asyncio.gather(*map(fetch, media), return_exceptions=True)
+        async def fetch(modality: str) -> None:
+            places = [
+                place
+                for place, part in enumerate(media)
+                if part.modality == modality and part.url is not None
+            ]
+            urls = [media[place].url for place in places]
+            fetched = await _fetch(connector, urls, media_ios[modality])
+            for place, result in zip(places, fetched, strict=True):
+                results[place] = result
+
+        await asyncio.gather(*map(fetch, media_ios))
         refs: list[MediaRef[Any] | None] = []
         for part, result in zip(media, results, strict=True):
             if isinstance(result, (FetchError, MediaError)):
@@ -271,6 +276,16 @@ class Renderer:
         finally:
             if not phase1.cancelled() and phase1.exception() is None:
                 await phase1.result().close_async()
+
+
+async def _fetch(connector: Any, urls: Sequence[Any], media_io: Any) -> list[Any]:
+    """Return a ref for each URL, or why there is none."""
+    fetch_images = getattr(connector, "fetch_images_async", None)
+    if fetch_images is not None:
+        return list(await fetch_images(urls, media_io))
+    # A connector of somebody else's, which has what vLLM's has.
+    fetches = (connector.fetch_image_async(url, media_io) for url in urls)
+    return await asyncio.gather(*fetches, return_exceptions=True)
 
 
 def _is_on_loop() -> bool:

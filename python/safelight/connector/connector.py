@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -218,26 +218,43 @@ class MediaConnector:
         ``data:`` URLs are loaded together: equal ones are decoded and hashed once, and their refs
         share the payload and the decode. What each of them brings is charged.
         """
+        load = partial(self.load_from_url, media_io=media_io, timeout_s=timeout_s)
         outcomes = self._load_data_urls(urls, media_io)
         for index, url in enumerate(urls):
             if index not in outcomes:
-                outcomes[index] = _outcome(
-                    partial(self.load_from_url, url, media_io, timeout_s=timeout_s)
-                )
+                outcomes[index] = _outcome(load, url)
         return [outcomes[index] for index in range(len(urls))]
 
     async def load_from_urls_async(
         self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
     ) -> list[MediaRef[T] | Exception]:
         """As `load_from_urls`; other URLs are fetched at the same time."""
-        outcomes = await off_loop(partial(self._load_data_urls, urls, media_io))
+        load = partial(self.load_from_url_async, media_io=media_io, timeout_s=timeout_s)
+        return await self._load_many_async(urls, media_io, load)
+
+    async def fetch_images_async(
+        self, urls: Sequence[str], media_io: MediaIO[Any] | None = None
+    ) -> list[MediaRef[Any] | Exception]:
+        """As `load_from_urls_async`; what is no ``data:`` URL goes to `fetch_image_async`."""
+        media_io = media_io or self._make_image_io()
+        load = partial(self.fetch_image_async, media_io=media_io)
+        return await self._load_many_async(urls, media_io, load)
+
+    async def _load_many_async(
+        self,
+        urls: Sequence[str],
+        media_io: MediaIO[T],
+        load: Callable[[str], Awaitable[MediaRef[T]]],
+    ) -> list[MediaRef[T] | Exception]:
+        outcomes: dict[int, MediaRef[T] | Exception] = {}
+        if any(_has_scheme(url, "data") for url in urls):
+            outcomes = await off_loop(partial(self._load_data_urls, urls, media_io))
         others = [index for index in range(len(urls)) if index not in outcomes]
         fetched = await asyncio.gather(
-            *(self.load_from_url_async(urls[i], media_io, timeout_s=timeout_s) for i in others),
-            return_exceptions=True,
+            *(load(urls[index]) for index in others), return_exceptions=True
         )
         for index, outcome in zip(others, fetched, strict=True):
-            if not isinstance(outcome, (MediaRef, Exception)):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
                 raise outcome
             outcomes[index] = outcome
         return [outcomes[index] for index in range(len(urls))]
@@ -458,8 +475,8 @@ def _our(outcome: T | Exception) -> T | SafelightError:
     return ours
 
 
-def _outcome(call: Callable[[], T]) -> T | Exception:
+def _outcome(load: Callable[[str], T], url: str) -> T | Exception:
     try:
-        return call()
+        return load(url)
     except Exception as error:  # noqa: BLE001 - handed on in the place of a result
         return error

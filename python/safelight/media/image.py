@@ -177,6 +177,9 @@ class ImageMediaIO(MediaIO[Any]):
 
     def load_bytes_refs(self, payloads: Sequence[bytes]) -> list[MediaRef[Any] | Exception]:
         """As `load_bytes_ref` for each; their keys are derived in one call, on several cores."""
+        if type(self).load_bytes_ref is not ImageMediaIO.load_bytes_ref:
+            # A subclass has its own way with each payload.
+            return super().load_bytes_refs(payloads)
         headers = [_probe(data) for data in payloads]
         keys = [self._image_id_key(header) for header in headers]
         anonymous = [data for data, key in zip(payloads, keys, strict=True) if key is None]

@@ -1,0 +1,182 @@
+"""Many URLs at once: for each what it would get alone, equal data: URLs sharing their work."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from safelight import (
+    DecodedBudget,
+    DecodeError,
+    DownloadBudget,
+    ImageMediaIO,
+    MediaConnector,
+    MediaError,
+    MediaRef,
+    PayloadTooLargeError,
+    SafelightError,
+)
+from safelight.media import MediaIO
+
+pytestmark = pytest.mark.timeout(60)
+
+Load = Callable[[MediaConnector, list[Any], MediaIO[Any]], list[MediaRef[Any] | Exception]]
+
+
+def png(color: str = "red", size: tuple[int, int] = (5, 3)) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", size, color).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def data_url(payload: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(payload).decode()
+
+
+@pytest.fixture(params=["sync", "async"])
+def load(request: pytest.FixtureRequest) -> Load:
+    if request.param == "sync":
+        return lambda connector, urls, media_io: connector.load_from_urls(urls, media_io)
+    return lambda connector, urls, media_io: asyncio.run(
+        connector.load_from_urls_async(urls, media_io)
+    )
+
+
+def test_each_gets_what_it_would_get_alone(load: Load) -> None:
+    connector, media_io = MediaConnector(), ImageMediaIO(max_image_pixels=1_000)
+    urls: list[Any] = [
+        data_url(png()),
+        "data:image/png,AAAA",
+        data_url(png("blue")),
+        "data:image/png;base64,AA=A",
+        "file:///etc/hostname",
+        data_url(png()),
+        "ftp://somewhere/x.png",
+        data_url(png(size=(100, 100))),
+        b"data:",
+        data_url(b"no image"),
+        data_url(png("blue")).upper().replace("DATA:IMAGE/PNG;BASE64", "DATA:image/png;base64"),
+        "http://localhost/x.png",
+        "",
+    ]
+    outcomes = load(connector, urls, media_io)
+    assert len(outcomes) == len(urls)
+    for url, outcome in zip(urls, outcomes, strict=True):
+        try:
+            alone = connector.load_from_url(url, media_io)
+        except SafelightError as error:
+            assert (type(outcome), str(outcome)) == (type(error), str(error))
+        else:
+            assert isinstance(outcome, MediaRef)
+            assert (outcome.key, outcome.data) == (alone.key, alone.data)
+            assert outcome.header == alone.header
+
+
+def test_equal_urls_share_payload_and_decode_but_not_release(load: Load) -> None:
+    url = data_url(png())
+    urls = [url, data_url(png("blue")), url[:-1] + url[-1], url]
+    first, _, *others = load(MediaConnector(), urls, ImageMediaIO())
+    assert isinstance(first, MediaRef)
+    for other in others:
+        assert isinstance(other, MediaRef)
+        assert other is not first
+        assert other.data is first.data
+    first.release()
+    media = [other.decode() for other in others if isinstance(other, MediaRef)]
+    assert media[0] is media[1]
+
+
+def test_texts_that_differ_between_the_samples_are_different(load: Load) -> None:
+    payloads = [bytearray(png(size=(60, 60))) + bytearray(9_000) for _ in range(2)]
+    payloads[1][2_000] = 1
+    first, other = load(MediaConnector(), [data_url(bytes(each)) for each in payloads], Bytes())
+    assert isinstance(first, MediaRef)
+    assert isinstance(other, MediaRef)
+    assert first.decode() != other.decode()
+    assert first.key != other.key
+
+
+def test_every_url_is_charged_and_what_fails_is_refunded(load: Load) -> None:
+    good, bad = data_url(png()), data_url(png()[:-3])[:-1] + "*"
+    nbytes = len(png())
+    budget = DownloadBudget(3 * nbytes + 5)
+    outcomes = load(MediaConnector(download_budget=budget), [good, bad, good, bad], ImageMediaIO())
+    assert [isinstance(outcome, MediaRef) for outcome in outcomes] == [True, False, True, False]
+    assert budget.used_bytes == 2 * nbytes
+    budget = DownloadBudget(nbytes)
+    outcomes = load(MediaConnector(download_budget=budget), [good, good], ImageMediaIO())
+    assert isinstance(outcomes[0], MediaRef)
+    assert isinstance(outcomes[1], PayloadTooLargeError)
+    assert budget.used_bytes == nbytes
+
+
+def test_what_is_decoded_once_is_charged_once(load: Load) -> None:
+    budget = DecodedBudget(4 * 15)
+    urls = [data_url(png())] * 3 + [data_url(png("blue"))]
+    outcomes = load(MediaConnector(), urls, ImageMediaIO(decoded_budget=budget))
+    assert [type(outcome).__name__ for outcome in outcomes] == ["MediaRef"] * 3 + ["LimitError"]
+    assert budget.used_bytes == 60
+
+
+class Bytes(MediaIO[bytes]):
+    """A decoder that knows nothing of batches."""
+
+    def load_bytes(self, data: bytes) -> bytes:
+        if data == b"bad":
+            raise ZeroDivisionError("of the decoder")
+        return data
+
+    def load_bytes_ref(self, data: bytes) -> MediaRef[bytes]:
+        self.load_bytes(data)
+        return super().load_bytes_ref(data)
+
+
+class Text(Bytes):
+    """A decoder that reads base64 in its own way."""
+
+    def load_base64_ref(self, media_type: str, data: str) -> MediaRef[bytes]:
+        return self.load_bytes_ref(f"{media_type} {data}".encode())
+
+
+def test_decoders_of_others_are_asked_for_each(load: Load) -> None:
+    good, bad = load(MediaConnector(), [data_url(b"good"), data_url(b"bad")], Bytes())
+    assert isinstance(good, MediaRef)
+    assert good.decode() == b"good"
+    assert isinstance(bad, SafelightError)
+    assert "ZeroDivisionError" in str(bad)
+    assert isinstance(bad.__cause__, ZeroDivisionError)
+    (ref,) = load(MediaConnector(), ["data:text/x;base64,####"], Text())
+    assert isinstance(ref, MediaRef)
+    assert ref.decode() == b"text/x ####"
+
+
+def test_subclass_keeps_its_own_way_with_a_payload(load: Load) -> None:
+    class Watermarked(ImageMediaIO):
+        def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:
+            return super().load_bytes_ref(data).map(lambda image: image.size, mark=1)
+
+    (ref,) = load(MediaConnector(), [data_url(png())], Watermarked())
+    assert isinstance(ref, MediaRef)
+    assert ref.decode() == (5, 3)
+
+
+def test_refs_of_payloads_are_those_of_each() -> None:
+    media_io = ImageMediaIO(use_image_id=True)
+    exif = Image.Exif()
+    exif[0xA420] = "x"
+    named = io.BytesIO()
+    exif.get_ifd(0x8769)[0xA420] = "not an id"
+    Image.new("L", (2, 2)).save(named, "PNG", exif=exif)
+    payloads = [png(), named.getvalue(), b"", png()]
+    for payload, ref in zip(payloads, media_io.load_bytes_refs(payloads), strict=True):
+        assert isinstance(ref, MediaRef)
+        assert ref.key == media_io.load_bytes_ref(payload).key
+    large = ImageMediaIO(max_image_pixels=1).load_bytes_refs([png()])
+    assert isinstance(large[0], MediaError)
+    assert not isinstance(large[0], DecodeError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -47,6 +48,21 @@ class Ref:
 def test_media_pool_is_one() -> None:
     assert media_pool() is media_pool()
     assert 1 <= media_pool().max_threads <= 8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own there")
+@pytest.mark.parametrize("niceness", [0, 3])
+def test_threads_are_nicer_than_the_process(niceness: int) -> None:
+    def own() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = own()
+    pool = MediaPool(1, niceness=niceness)
+    assert pool.submit(own).result() == min(before + niceness, 19)
+    assert own() == before
+    pool.shutdown()
+    with pytest.raises(ValueError, match="niceness"):
+        MediaPool(1, niceness=40)
 
 
 def test_submit_takes_arguments_and_batches() -> None:

@@ -144,6 +144,7 @@ class Pool:
         *,
         max_queue: int = 1024,
         name: str = "safelight-media",
+        niceness: int = 0,
     ) -> Self: ...
     @property
     def max_threads(self) -> int: ...

@@ -83,6 +83,8 @@ class MediaPool(Pool):
         max_queue: Jobs that may wait. With a full queue a thread that submits waits for room, and
             a job that submits runs its jobs itself.
         name: Threads are named so, with a number behind it.
+        niceness: What threads add to the process's own, on Linux, so that a thread that waits for
+            events, such as that of a loop, need not wait for one that decodes.
     """
 
     __slots__ = ()
@@ -93,11 +95,12 @@ class MediaPool(Pool):
         *,
         max_queue: int = 1024,
         name: str = "safelight-media",
+        niceness: int = 5,
     ) -> Self:
         """Make a pool; its threads start when there is work."""
         if max_threads is None:
             max_threads = _default_threads()
-        return super().__new__(cls, max_threads, max_queue=max_queue, name=name)
+        return super().__new__(cls, max_threads, max_queue=max_queue, name=name, niceness=niceness)
 
     def stats(self) -> PoolStats:
         """Return the counters at this moment."""

@@ -113,10 +113,16 @@ unsafe extern "C" fn release_schema(schema: *mut Schema) {
 unsafe extern "C" fn release_array(array: *mut Array) {
     // SAFETY: the interface hands over a valid structure that `export` filled, and calls this once:
     // a released structure has no `release`.
-    unsafe {
-        drop(Box::from_raw((*array).private_data.cast::<Exported>()));
+    let exported = unsafe {
         (*array).release = None;
-    }
+        Box::from_raw((*array).private_data.cast::<Exported>())
+    };
+    let mut exported = Some(exported);
+    // Without it the pixels would live until some thread next comes by, which is seldom the one
+    // that should pay for their release. Any thread may call this, attached or not.
+    Python::try_attach(|_| drop(exported.take()));
+    // The interpreter finalizes: nothing may be freed any more.
+    std::mem::forget(exported);
 }
 
 unsafe extern "C" fn drop_schema(capsule: *mut ffi::PyObject) {

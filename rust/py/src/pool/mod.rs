@@ -31,6 +31,9 @@ pub(crate) use worker::{call, detached, work_attached};
 /// Decodes of so many pixels in all are handed over together: about a millisecond's.
 const MAX_RIDE: u64 = 1 << 18;
 
+/// Between the highest priority there is and the lowest.
+const MAX_NICENESS: u8 = 39;
+
 /// More threads than this are a mistake in a setting.
 const MAX_THREADS: usize = 1024;
 
@@ -147,8 +150,8 @@ impl PyPool {
 #[pymethods]
 impl PyPool {
     #[new]
-    #[pyo3(signature = (max_threads, *, max_queue=1024, name="safelight-media"))]
-    fn new(max_threads: usize, max_queue: usize, name: &str) -> PyResult<Self> {
+    #[pyo3(signature = (max_threads, *, max_queue=1024, name="safelight-media", niceness=0))]
+    fn new(max_threads: usize, max_queue: usize, name: &str, niceness: u8) -> PyResult<Self> {
         if !(1..=MAX_THREADS).contains(&max_threads) {
             return Err(PyValueError::new_err(format!(
                 "max_threads must be from 1 to {MAX_THREADS}"
@@ -156,6 +159,11 @@ impl PyPool {
         }
         if max_queue == 0 {
             return Err(PyValueError::new_err("max_queue must be at least 1"));
+        }
+        if niceness > MAX_NICENESS {
+            return Err(PyValueError::new_err(format!(
+                "niceness must be from 0 to {MAX_NICENESS}"
+            )));
         }
         if name.contains('\0') {
             return Err(PyValueError::new_err("a thread's name cannot hold NUL"));
@@ -166,7 +174,7 @@ impl PyPool {
             threads: max_threads,
             queue: max_queue,
             name: name.to_owned(),
-            life: Some(Arc::new(worker::live)),
+            life: Some(Arc::new(move |run| worker::live(niceness, run))),
             host: Some(Arc::new(move |run| worker::host(&counter, run))),
             max_ride: MAX_RIDE,
             graph: graph(),

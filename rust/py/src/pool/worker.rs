@@ -15,10 +15,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use safelight_core::flight::is_runner;
 
-/// A thread's life: detached, but known to the interpreter.
-pub(super) fn live(run: &mut (dyn FnMut() + Send)) {
+/// A thread's life: detached, but known to the interpreter; `niceness` is added to the process's.
+pub(super) fn live(niceness: u8, run: &mut (dyn FnMut() + Send)) {
     attached(|py| {
-        name_thread(py);
+        // Without its name and at the common priority a thread works as well.
+        drop(name_thread(py));
+        drop(lower_priority(py, niceness));
         py.detach(run);
     });
 }
@@ -118,14 +120,31 @@ pub(crate) fn call<'py>(
 }
 
 /// Give Python's view of the thread its name, for logs and debuggers.
-fn name_thread(py: Python<'_>) {
+fn name_thread(py: Python<'_>) -> PyResult<()> {
     let name = std::thread::current().name().map(str::to_owned);
-    let named = py
-        .import(intern!(py, "threading"))
-        .and_then(|threading| threading.call_method0(intern!(py, "current_thread")))
-        .and_then(|thread| thread.setattr(intern!(py, "name"), name));
-    // Without its name the thread works as well.
-    drop(named);
+    py.import(intern!(py, "threading"))?
+        .call_method0(intern!(py, "current_thread"))?
+        .setattr(intern!(py, "name"), name)
+}
+
+/// Let the scheduler prefer the threads that wait for events to this one, which computes.
+///
+/// On Linux a thread has a niceness of its own; elsewhere its number would name a process.
+fn lower_priority(py: Python<'_>, niceness: u8) -> PyResult<()> {
+    if niceness == 0 || !cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    let os = py.import(intern!(py, "os"))?;
+    let kind = os.getattr(intern!(py, "PRIO_PROCESS"))?;
+    let thread = py
+        .import(intern!(py, "threading"))?
+        .call_method0(intern!(py, "get_native_id"))?;
+    let own: i32 = os
+        .call_method1(intern!(py, "getpriority"), (&kind, 0))?
+        .extract()?;
+    let lowered = own.saturating_add(niceness.into());
+    os.call_method1(intern!(py, "setpriority"), (kind, thread, lowered))?;
+    Ok(())
 }
 
 thread_local! {

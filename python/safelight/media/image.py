@@ -161,7 +161,10 @@ class ImageMediaIO(MediaIO[Any]):
             LimitError: It is over `max_image_pixels` or the decode budget.
             DecodeError: Its pixels are damaged or cut short; a partial image is never returned.
         """
-        return self.load_bytes_ref(data).decode()
+        # Without a ref, whose identity is a hash of all bytes.
+        data = bytes(data)
+        header, charge = self._judge(data)
+        return self._decode(data, header, charge)
 
     def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:
         """Return a ref that decodes `data` when asked, as `load_bytes` would.
@@ -172,6 +175,18 @@ class ImageMediaIO(MediaIO[Any]):
             LimitError: The image is over `max_image_pixels` or the decode budget.
         """
         data = bytes(data)
+        header, charge = self._judge(data)
+        return MediaRef(
+            partial(self._decode, data, header, charge),
+            data,
+            self._spec,
+            key=self._image_id_key(header),
+            header=self._scaled(header),
+            charge=charge,
+        )
+
+    def _judge(self, data: bytes) -> tuple[ImageHeader | None, DecodeCharge | None]:
+        """What the header says, within the limits, and what the decode is charged with."""
         try:
             header = probe(data)
         except MediaError:
@@ -182,14 +197,7 @@ class ImageMediaIO(MediaIO[Any]):
         if self.decoded_budget is not None:
             size = (0, 0) if header is None else (header.width, header.height)
             charge = DecodeCharge(self.decoded_budget, self._decoded_bytes(header, *size))
-        return MediaRef(
-            partial(self._decode, data, header, charge),
-            data,
-            self._spec,
-            key=self._image_id_key(header),
-            header=self._scaled(header),
-            charge=charge,
-        )
+        return header, charge
 
     def _image_id_key(self, header: ImageHeader | None) -> bytes | None:
         """The key under a UUID-shaped ImageID, which replaces the payload; None for the default."""

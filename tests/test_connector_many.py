@@ -164,6 +164,7 @@ def test_subclass_keeps_its_own_way_with_a_payload(load: Load) -> None:
     (ref,) = load(MediaConnector(), [data_url(png())], Watermarked())
     assert isinstance(ref, MediaRef)
     assert ref.decode() == (5, 3)
+    assert Watermarked().load_bytes(png()) == (5, 3)
 
 
 def test_refs_of_payloads_are_those_of_each() -> None:

@@ -66,13 +66,33 @@ def test_modes_and_restart_markers(mode: str, blocks: int) -> None:
         assert_as_pillow(data, is_served=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"restart_marker_rows": 1}, {"optimize": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"restart_marker_rows": 1}, {"optimize": True}, {"progressive": True}],
+)
 @pytest.mark.parametrize("quality", [20, 100])
 def test_scans_longer_than_what_is_held_of_them(quality: int, options: dict[str, Any]) -> None:
     noise = np.random.default_rng(quality).integers(0, 256, (410, 603, 3), np.uint8)
     data = encode(Image.fromarray(noise), "JPEG", quality=quality, subsampling="4:2:0", **options)
     assert len(data) > 32 << 10
     assert_as_pillow(data, is_served=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"restart_marker_blocks": 7}])
+def test_a_scan_for_each_component(options: dict[str, Any]) -> None:
+    planes = [
+        encode(picture((77, 53), "RGB").getchannel(band), "JPEG", quality=80, **options)
+        for band in range(3)
+    ]
+    frame, scan = planes[0].index(b"\xff\xc0"), planes[0].index(b"\xff\xda")
+    sides = planes[0][frame + 5 : frame + 9]
+    components = b"".join(bytes([number, 0x11, 0]) for number in (1, 2, 3))
+    data = planes[0][:frame] + segment(0xC0, b"\x08" + sides + b"\x03" + components)
+    data += planes[0][frame + 13 : scan]
+    for number, plane in enumerate(planes, 1):
+        start = plane.index(b"\xff\xda")
+        data += segment(0xDA, bytes([1, number, 0, 0, 63, 0])) + plane[start + 10 : -2]
+    assert_as_pillow(data + b"\xff\xd9", is_served=True)
 
 
 @pytest.mark.parametrize("scale", [2, 4, 8])

@@ -161,7 +161,11 @@ class ImageMediaIO(MediaIO[Any]):
             LimitError: It is over `max_image_pixels` or the decode budget.
             DecodeError: Its pixels are damaged or cut short; a partial image is never returned.
         """
-        return self.load_bytes_ref(data).decode()
+        if self._has_own_refs():
+            return self.load_bytes_ref(data).decode()
+        # Without a ref, whose identity is a hash of all bytes.
+        data = bytes(data)
+        return self._judge(data, _probe(data))()
 
     def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:
         """Return a ref that decodes `data` when asked, as `load_bytes` would.
@@ -177,8 +181,7 @@ class ImageMediaIO(MediaIO[Any]):
 
     def load_bytes_refs(self, payloads: Sequence[bytes]) -> list[MediaRef[Any] | Exception]:
         """As `load_bytes_ref` for each; their keys are derived in one call, on several cores."""
-        if type(self).load_bytes_ref is not ImageMediaIO.load_bytes_ref:
-            # A subclass has its own way with each payload.
+        if self._has_own_refs():
             return super().load_bytes_refs(payloads)
         headers = [_probe(data) for data in payloads]
         keys = [self._image_id_key(header) for header in headers]
@@ -193,23 +196,32 @@ class ImageMediaIO(MediaIO[Any]):
                 refs.append(error)
         return refs
 
+    def _has_own_refs(self) -> bool:
+        """Whether a subclass has its own way with each payload, which every road then takes."""
+        return type(self).load_bytes_ref is not ImageMediaIO.load_bytes_ref
+
     def _make_ref(
         self, data: bytes, header: ImageHeader | None, key: bytes | None
     ) -> MediaRef[Any]:
+        decoder = self._judge(data, header)
+        return MediaRef(
+            decoder,
+            data,
+            self._spec,
+            key=key,
+            header=self._scaled(header),
+            charge=decoder.charge,
+        )
+
+    def _judge(self, data: bytes, header: ImageHeader | None) -> _ImageDecoder:
+        """Return the deferred decode of what is within the limits, charged to the budget."""
         charge = None
         if header is not None:
             self._check_pixels(header.width, header.height)
         if self.decoded_budget is not None:
             size = (0, 0) if header is None else (header.width, header.height)
             charge = DecodeCharge(self.decoded_budget, self._decoded_bytes(header, *size))
-        return MediaRef(
-            _ImageDecoder(self, data, header, charge),
-            data,
-            self._spec,
-            key=key,
-            header=self._scaled(header),
-            charge=charge,
-        )
+        return _ImageDecoder(self, data, header, charge)
 
     def _image_id_key(self, header: ImageHeader | None) -> bytes | None:
         """The key under a UUID-shaped ImageID, which replaces the payload; None for the default."""
@@ -271,7 +283,7 @@ def _probe(data: bytes) -> ImageHeader | None:
 class _ImageDecoder(StagedDecoder):
     """The deferred decode of one image, as a whole or as a job."""
 
-    __slots__ = ("_charge", "_data", "_header", "_io")
+    __slots__ = ("_data", "_header", "_io", "charge")
 
     def __init__(
         self,
@@ -283,7 +295,7 @@ class _ImageDecoder(StagedDecoder):
         self._io = io
         self._data = data
         self._header = header
-        self._charge = charge
+        self.charge = charge
 
     def __call__(self) -> Any:
         return self._io._rasterizer.rasterize(self._data, self._header, self._admit)
@@ -296,5 +308,5 @@ class _ImageDecoder(StagedDecoder):
 
     def _admit(self, width: int, height: int) -> None:
         self._io._check_pixels(width, height)
-        if self._charge is not None:
-            self._charge.settle(self._io._decoded_bytes(self._header, width, height))
+        if self.charge is not None:
+            self.charge.settle(self._io._decoded_bytes(self._header, width, height))

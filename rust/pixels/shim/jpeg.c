@@ -3,7 +3,7 @@
  * Owns the setjmp/longjmp that libjpeg's errors need, so that none crosses a Rust frame. The
  * settings are those that Pillow leaves at their defaults: ISLOW, fancy upsampling. The source
  * suspends at the end of the data instead of making up an end marker: a file without one is short.
- * The Huffman codes of a file of one sequential scan are the caller's to decode, by its hooks.
+ * Huffman codes are the caller's to decode, by its hooks.
  * Must never write outside the rows of `stride` bytes that `height` is scaled to, nor keep anything past its return.
  */
 
@@ -43,7 +43,9 @@ struct safelight_scan {
     size_t mcus;
     unsigned restart_interval;
     unsigned blocks;
+    unsigned char is_progressive, first, last, high, low;
     unsigned char component[D_MAX_BLOCKS_IN_MCU];
+    unsigned char number[MAX_COMPS_IN_SCAN];
     unsigned char dc_table[MAX_COMPS_IN_SCAN];
     unsigned char ac_table[MAX_COMPS_IN_SCAN];
     struct safelight_codes dc_codes[NUM_HUFF_TBLS];
@@ -72,6 +74,9 @@ struct client {
     const unsigned char *data;
     size_t size;
     const struct safelight_huffman *huffman;
+    /* What libjpeg chose itself; null before the hooks are in place. */
+    void (*start_pass)(j_decompress_ptr info);
+    boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
 };
 
 struct error_manager {
@@ -95,14 +100,6 @@ static void on_error(j_common_ptr info) {
 static void on_message(j_common_ptr info, int level) {
     if (level < 0) {
         ((struct error_manager *)info->err)->is_warned = 1;
-        on_error(info);
-    }
-}
-
-static void on_progress(j_common_ptr info) {
-    struct monitor *monitor = (struct monitor *)info->progress;
-    if (__atomic_load_n(monitor->cancel, __ATOMIC_RELAXED)) {
-        monitor->is_cancelled = 1;
         on_error(info);
     }
 }
@@ -145,12 +142,11 @@ static boolean on_mcu(j_decompress_ptr info, JBLOCKROW *blocks) {
     return TRUE;
 }
 
-/* Let the hooks decode, if the file is one scan of Huffman codes. */
-static void hook(j_decompress_ptr info) {
+/* Let the hooks decode the scan that comes. */
+static void take_scan(j_decompress_ptr info) {
     const struct client *client = info->client_data;
     struct safelight_scan scan;
-    if (info->progressive_mode || info->arith_code || jpeg_has_multiple_scans(info) ||
-        info->comps_in_scan != info->num_components || info->unread_marker != 0) {
+    if (info->unread_marker != 0) {
         return;
     }
     memset(&scan, 0, sizeof scan);
@@ -158,10 +154,16 @@ static void hook(j_decompress_ptr info) {
     scan.mcus = (size_t)info->MCUs_per_row * info->MCU_rows_in_scan;
     scan.restart_interval = info->restart_interval;
     scan.blocks = (unsigned)info->blocks_in_MCU;
+    scan.is_progressive = info->progressive_mode != 0;
+    scan.first = (unsigned char)info->Ss;
+    scan.last = (unsigned char)info->Se;
+    scan.high = (unsigned char)info->Ah;
+    scan.low = (unsigned char)info->Al;
     for (int i = 0; i < info->blocks_in_MCU; i++) {
         scan.component[i] = (unsigned char)info->MCU_membership[i];
     }
     for (int i = 0; i < info->comps_in_scan; i++) {
+        scan.number[i] = (unsigned char)info->cur_comp_info[i]->component_index;
         scan.dc_table[i] = (unsigned char)info->cur_comp_info[i]->dc_tbl_no;
         scan.ac_table[i] = (unsigned char)info->cur_comp_info[i]->ac_tbl_no;
     }
@@ -178,6 +180,25 @@ static void hook(j_decompress_ptr info) {
         info->entropy->decode_mcu = on_mcu;
     }
 }
+
+static void on_start_pass(j_decompress_ptr info) {
+    const struct client *client = info->client_data;
+    info->entropy->decode_mcu = client->decode_mcu;
+    client->start_pass(info);
+    take_scan(info);
+}
+
+/* Put the hooks in place, before the first scan is read. */
+static void hook(j_decompress_ptr info) {
+    struct client *client = info->client_data;
+    if (client->start_pass || info->arith_code || !info->entropy) {
+        return;
+    }
+    client->start_pass = info->entropy->start_pass;
+    client->decode_mcu = info->entropy->decode_mcu;
+    info->entropy->start_pass = on_start_pass;
+    take_scan(info);
+}
 #else
 static void hook(j_decompress_ptr info) { (void)info; }
 #endif
@@ -188,10 +209,20 @@ static void hook(j_decompress_ptr info) { (void)info; }
 /* The version of libjpeg-turbo that this is compiled against and linked with. */
 const char *safelight_jpeg_version(void) { return TEXT(LIBJPEG_TURBO_VERSION); }
 
+static void on_progress(j_common_ptr info) {
+    struct monitor *monitor = (struct monitor *)info->progress;
+    if (__atomic_load_n(monitor->cancel, __ATOMIC_RELAXED)) {
+        monitor->is_cancelled = 1;
+        on_error(info);
+    }
+    /* Before the first of several scans is read, this is the only call there is. */
+    hook((j_decompress_ptr)info);
+}
+
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
                           unsigned scale, int components, int layout, unsigned char *out, size_t stride,
                           const unsigned char *cancel, const struct safelight_huffman *huffman) {
-    struct client client = {data, size, huffman};
+    struct client client = {data, size, huffman, NULL, NULL};
     struct jpeg_decompress_struct info;
     struct error_manager errors;
     struct jpeg_source_mgr source;
@@ -242,17 +273,16 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
     if (!jpeg_start_decompress(&info)) {
         goto finish;
     }
-    width = (width + scale - 1) / scale;
-    height = (height + scale - 1) / scale;
-    if (info.output_width != width || info.output_height != height ||
+    if (info.output_width != (width + scale - 1) / scale ||
+        info.output_height != (height + scale - 1) / scale ||
         info.output_components != LAYOUT_BYTES[layout]) {
         verdict = SAFELIGHT_JPEG_MISMATCH;
         goto finish;
     }
     hook(&info);
-    while (info.output_scanline < height) {
-        unsigned start = info.output_scanline;
-        unsigned count = height - start < MAX_ROWS ? height - start : MAX_ROWS;
+    while (info.output_scanline < info.output_height) {
+        unsigned start = info.output_scanline, left = info.output_height - start;
+        unsigned count = left < MAX_ROWS ? left : MAX_ROWS;
         for (unsigned i = 0; i < count; i++) {
             rows[i] = out + (size_t)(start + i) * stride;
         }

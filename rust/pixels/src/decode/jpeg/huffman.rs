@@ -1,70 +1,36 @@
-//! Huffman decoding of the one scan of a sequential JPEG, in place of libjpeg's own.
+//! Huffman decoding of the scans of a JPEG, in place of libjpeg's own.
 //!
 //! One look-up gives a coefficient whole: its zeros, its value and the bits of both. Anything that
 //! a sound file does not have ends the decode, whether libjpeg would warn of it or not, so that
 //! the file is declined. Must never read outside its window, nor write outside the blocks.
 
+mod bits;
+mod hooks;
+mod progressive;
 mod table;
 
-use std::ffi::{c_int, c_void};
-use std::slice;
+pub(super) use hooks::Hooks;
 
-use table::{END, LOOK, Table};
+use bits::{Bits, find_ff};
+use hooks::{Codes, Layout, MAX_TABLES};
+use progressive::Band;
+use table::{END, Kind, LOOK, Table};
 
-/// What libjpeg found out about the scan; `struct safelight_scan` of the shim.
-#[repr(C)]
-pub(super) struct Layout {
-    /// Where the coded data begins in the file.
-    offset: usize,
-    /// MCUs in the scan.
-    mcus: usize,
-    /// MCUs between restart markers; 0 is none.
-    restart_interval: u32,
-    /// Blocks of an MCU.
-    blocks: u32,
-    /// The component of each block of an MCU, counted within the scan.
-    component: [u8; MAX_BLOCKS],
-    /// Tables of each component.
-    dc_table: [u8; MAX_COMPONENTS],
-    ac_table: [u8; MAX_COMPONENTS],
-    /// Codes of each length from 1 to 16 in each table, and the symbols by code; null is no table.
-    dc_codes: [Codes; MAX_TABLES],
-    ac_codes: [Codes; MAX_TABLES],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Codes {
-    /// 17 bytes, the first without a meaning.
-    counts: *const u8,
-    /// 256 bytes.
-    symbols: *const u8,
-}
-
-const MAX_BLOCKS: usize = 10;
 const MAX_COMPONENTS: usize = 4;
-const MAX_TABLES: usize = 4;
 
-/// How the shim decodes by [`Scan`]; `struct safelight_huffman`.
-#[repr(C)]
-pub(super) struct Hooks {
-    state: *mut c_void,
-    /// Take a scan on: 0 if it will be decoded.
-    start: unsafe extern "C" fn(*mut c_void, *const Layout) -> c_int,
-    /// Decode the next MCU into zeroed blocks: 0 more to come, 1 the last one, 2 damaged. After
-    /// the last one the size is the offset of the marker behind the scan.
-    next: unsafe extern "C" fn(*mut c_void, *mut *mut [i16; 64], *mut usize) -> c_int,
-}
-
-impl Hooks {
-    /// Hooks into `scan`, valid for as long as it is borrowed by nothing else.
-    pub(super) fn new(scan: &mut Scan<'_>) -> Self {
-        Self {
-            state: (&raw mut *scan).cast(),
-            start,
-            next,
-        }
-    }
+/// What a scan brings of each block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// All of it.
+    Whole,
+    /// The upper bits of the first coefficient, shifted by so much.
+    DcFirst(u8),
+    /// The bit of the first coefficient below those.
+    DcRefine(u8),
+    /// The upper bits of a band of the others.
+    BandFirst,
+    /// The bit below those.
+    BandRefine,
 }
 
 /// The scan on its way.
@@ -78,6 +44,10 @@ pub(super) struct Scan<'a> {
     /// Whether the data ends there, at a marker or with the file.
     is_ended: bool,
     bits: Bits,
+    /// Whether a scan was not taken on: what it left behind is not known, so none is any more.
+    is_lost: bool,
+    pass: Pass,
+    band: Band,
     blocks: Vec<Block>,
     tables: Vec<Table>,
     /// DC of the block before, by component.
@@ -86,6 +56,7 @@ pub(super) struct Scan<'a> {
     restart_interval: u32,
     until_restart: u32,
     restarts: u8,
+    #[cfg(target_arch = "x86_64")]
     is_bmi2: bool,
 }
 
@@ -111,6 +82,9 @@ impl<'a> Scan<'a> {
             filled: 0,
             is_ended: false,
             bits: Bits::default(),
+            is_lost: false,
+            pass: Pass::Whole,
+            band: Band::default(),
             blocks: Vec::new(),
             tables: Vec::new(),
             dc: [0; MAX_COMPONENTS],
@@ -118,53 +92,87 @@ impl<'a> Scan<'a> {
             restart_interval: 0,
             until_restart: 0,
             restarts: 0,
-            is_bmi2: false,
+            #[cfg(target_arch = "x86_64")]
+            is_bmi2: std::arch::is_x86_feature_detected!("bmi2"),
         }
     }
 
     /// Take the scan on, unless it is none that can be decoded.
     fn start(&mut self, layout: &Layout) -> Option<()> {
-        let mut made = [[None; MAX_TABLES]; 2];
-        let blocks = layout.component.get(..layout.blocks as usize)?;
-        for &component in blocks {
-            let component = usize::from(component);
-            let dc = usize::from(*layout.dc_table.get(component)?);
-            let ac = usize::from(*layout.ac_table.get(component)?);
-            let dc = self.table(layout.dc_codes.get(dc)?, false, made[0].get_mut(dc)?)?;
-            let ac = self.table(layout.ac_codes.get(ac)?, true, made[1].get_mut(ac)?)?;
-            self.blocks.push(Block { component, dc, ac });
+        if layout.first > layout.last || layout.last > 63 || layout.low > 13 || layout.mcus == 0 {
+            return None;
         }
-        if self.blocks.is_empty() || layout.mcus == 0 {
+        let low = layout.low;
+        self.pass = match (layout.is_progressive != 0, layout.first, layout.high) {
+            (false, ..) => Pass::Whole,
+            (true, 0, _) if layout.last != 0 => return None,
+            (true, 0, 0) => Pass::DcFirst(low),
+            (true, 0, _) => Pass::DcRefine(low),
+            (true, _, 0) => Pass::BandFirst,
+            (true, _, _) => Pass::BandRefine,
+        };
+        if matches!(self.pass, Pass::BandFirst | Pass::BandRefine) {
+            let span = (layout.first, layout.last);
+            let number = usize::from(layout.number[0]);
+            self.band.start(span, low, number, layout.mcus)?;
+        }
+        let (needs_dc, ac_kind) = match self.pass {
+            Pass::Whole => (true, Some(Kind::Ac)),
+            Pass::DcFirst(_) => (true, None),
+            Pass::DcRefine(_) => (false, None),
+            Pass::BandFirst => (false, Some(Kind::Band)),
+            Pass::BandRefine => (false, Some(Kind::Refined)),
+        };
+        self.blocks.clear();
+        self.tables.clear();
+        let mut made = [[None; MAX_TABLES]; 2];
+        for &component in layout.component.get(..layout.blocks as usize)? {
+            let component = usize::from(component);
+            let mut block = Block {
+                component,
+                dc: 0,
+                ac: 0,
+            };
+            if needs_dc {
+                let table = usize::from(*layout.dc_table.get(component)?);
+                let codes = layout.dc_codes.get(table)?;
+                block.dc = self.table(codes, Kind::Dc, made[0].get_mut(table)?)?;
+            }
+            if let Some(kind) = ac_kind {
+                let table = usize::from(*layout.ac_table.get(component)?);
+                let codes = layout.ac_codes.get(table)?;
+                block.ac = self.table(codes, kind, made[1].get_mut(table)?)?;
+            }
+            self.blocks.push(block);
+        }
+        if self.blocks.is_empty() {
             return None;
         }
         self.at = layout.offset;
-        self.window = vec![0; WINDOW + RESERVE + 8];
+        self.window.resize(WINDOW + RESERVE + 8, 0);
         self.mcus_left = layout.mcus;
         self.restart_interval = layout.restart_interval;
-        self.until_restart = layout.restart_interval;
-        #[cfg(target_arch = "x86_64")]
-        {
-            self.is_bmi2 = std::arch::is_x86_feature_detected!("bmi2");
-        }
+        self.restarts = 0;
+        self.begin();
         Some(())
     }
 
+    /// The state at the beginning of a scan, and behind a restart marker.
+    fn begin(&mut self) {
+        self.until_restart = self.restart_interval;
+        (self.filled, self.is_ended) = (0, false);
+        self.bits = Bits::default();
+        self.dc = [0; MAX_COMPONENTS];
+        self.band.empty = 0;
+    }
+
     /// The index of the table of `codes`, which `made` remembers.
-    fn table(&mut self, codes: &Codes, is_ac: bool, made: &mut Option<usize>) -> Option<usize> {
+    fn table(&mut self, codes: &Codes, kind: Kind, made: &mut Option<usize>) -> Option<usize> {
         if let Some(index) = *made {
             return Some(index);
         }
-        if codes.counts.is_null() || codes.symbols.is_null() {
-            return None;
-        }
-        // SAFETY: libjpeg's tables are of these lengths and stay for the whole decode.
-        let (counts, symbols) = unsafe {
-            (
-                slice::from_raw_parts(codes.counts, 17),
-                slice::from_raw_parts(codes.symbols, 256),
-            )
-        };
-        self.tables.push(Table::new(counts, symbols, is_ac)?);
+        let (counts, symbols) = codes.tables()?;
+        self.tables.push(Table::new(counts, symbols, kind)?);
         *made = Some(self.tables.len() - 1);
         *made
     }
@@ -221,10 +229,7 @@ impl<'a> Scan<'a> {
         }
         self.at += 2;
         self.restarts = (self.restarts + 1) % 8;
-        self.until_restart = self.restart_interval;
-        (self.filled, self.is_ended) = (0, false);
-        self.bits = Bits::default();
-        self.dc = [0; MAX_COMPONENTS];
+        self.begin();
         Some(())
     }
 
@@ -251,23 +256,67 @@ impl<'a> Scan<'a> {
     }
 
     fn decode(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
+        #[cfg(target_arch = "x86_64")]
         if self.is_bmi2 {
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: the processor has BMI2.
-            return unsafe { self.decode_bmi2(bits, blocks) };
+            return unsafe {
+                if self.pass == Pass::Whole {
+                    self.whole_bmi2(bits, blocks)
+                } else {
+                    self.part_bmi2(bits, blocks)
+                }
+            };
         }
-        self.decode_blocks(bits, blocks)
+        if self.pass == Pass::Whole {
+            self.whole(bits, blocks)
+        } else {
+            self.part(bits, blocks)
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "bmi2")]
-    fn decode_bmi2(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
-        self.decode_blocks(bits, blocks)
+    fn whole_bmi2(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
+        self.whole(bits, blocks)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi2")]
+    fn part_bmi2(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
+        self.part(bits, blocks)
     }
 
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "compiled once more for BMI2")]
-    fn decode_blocks(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
+    fn part(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
+        // A copy stays in registers.
+        let mut now = *bits;
+        let is_sound = match self.pass {
+            Pass::Whole => false,
+            Pass::DcFirst(low) => self.first(&mut now, blocks, low),
+            Pass::DcRefine(low) => {
+                now.refill(&self.window);
+                for block in blocks {
+                    block[0] |= i16::from(now.take() != 0) << low;
+                }
+                true
+            }
+            Pass::BandFirst | Pass::BandRefine => match (blocks, &*self.blocks, &*self.tables) {
+                ([block], [_], [table]) if self.pass == Pass::BandFirst => {
+                    self.band.begin(table, &self.window, &mut now, block)
+                }
+                ([block], [_], [table]) => self.band.refine(table, &self.window, &mut now, block),
+                _ => false,
+            },
+        };
+        *bits = now;
+        is_sound
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "compiled once more for BMI2")]
+    #[expect(clippy::cast_possible_truncation, reason = "as libjpeg does")]
+    fn whole(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]]) -> bool {
         let mut is_sound = true;
         let mut now = *bits;
         for (block, &Block { component, dc, ac }) in blocks.iter_mut().zip(&self.blocks) {
@@ -275,14 +324,29 @@ impl<'a> Scan<'a> {
             let step = self.tables[dc].step(now.held);
             now.skip(step.bits.into());
             is_sound &= step.zeros == 0;
-            let level = self.dc[component].wrapping_add(i32::from(step.value));
+            let level = self.dc[component].wrapping_add(step.value.into());
             self.dc[component] = level;
-            #[expect(clippy::cast_possible_truncation, reason = "as libjpeg does")]
-            let level = level as i16;
-            block[0] = level;
+            block[0] = level as i16;
             is_sound &= alternating(&self.tables[ac], &self.window, &mut now, block);
         }
         *bits = now;
+        is_sound
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "compiled once more for BMI2")]
+    #[expect(clippy::cast_possible_truncation, reason = "as libjpeg does")]
+    fn first(&mut self, bits: &mut Bits, blocks: &mut [&mut [i16; 64]], low: u8) -> bool {
+        let mut is_sound = true;
+        for (block, &Block { component, dc, .. }) in blocks.iter_mut().zip(&self.blocks) {
+            bits.refill(&self.window);
+            let step = self.tables[dc].step(bits.held);
+            bits.skip(step.bits.into());
+            is_sound &= step.zeros == 0;
+            let level = self.dc[component].wrapping_add(step.value.into());
+            self.dc[component] = level;
+            block[0] = (level << low) as i16;
+        }
         is_sound
     }
 }
@@ -338,95 +402,9 @@ const ZIGZAG: [u8; 64] = {
     order
 };
 
-/// The first 0xFF in `bytes`, or their end.
-fn find_ff(bytes: &[u8]) -> usize {
-    let (words, _) = bytes.as_chunks::<16>();
-    let skipped = words
-        .iter()
-        .take_while(|word| {
-            word.iter()
-                .fold(0, |count, &byte| count + u8::from(byte == 0xFF))
-                == 0
-        })
-        .count()
-        * 16;
-    let rest = &bytes[skipped..];
-    let found = rest.iter().position(|&byte| byte == 0xFF);
-    skipped + found.unwrap_or(rest.len())
-}
-
-/// The next bits, at the top of `held`.
-#[derive(Clone, Copy, Default)]
-struct Bits {
-    held: u64,
-    /// How many of them count; those below are the ones that follow, or zeros.
-    count: u32,
-    /// The next byte of the window to be held.
-    position: usize,
-}
-
-impl Bits {
-    /// Hold at least 56 bits.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "compiled once more for BMI2")]
-    fn refill(&mut self, window: &[u8]) {
-        let next = window.get(self.position..).unwrap_or_default();
-        let next = next
-            .first_chunk()
-            .map_or(0, |bytes| u64::from_be_bytes(*bytes));
-        self.held |= next >> (self.count & 63);
-        self.position = self
-            .position
-            .wrapping_add(((63 - (self.count & 63)) / 8) as usize);
-        self.count |= 0x38;
-    }
-
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "compiled once more for BMI2")]
-    fn skip(&mut self, count: u32) {
-        self.held <<= count & 63;
-        self.count = self.count.wrapping_sub(count);
-    }
-}
-
-/// # Safety
-/// `state` is that of [`Hooks`], whose scan is borrowed by nothing else; `layout` is valid, its
-/// tables too for as long as the scan is decoded.
-unsafe extern "C" fn start(state: *mut c_void, layout: *const Layout) -> c_int {
-    // SAFETY: as promised.
-    let (scan, layout) = unsafe { (&mut *state.cast::<Scan<'_>>(), &*layout) };
-    scan.start(layout).map_or(1, |()| 0)
-}
-
-/// # Safety
-/// `state` as above; `blocks` are as many pointers as the layout said, to different blocks, which
-/// nothing else refers to during the call; `offset` is valid for a write.
-unsafe extern "C" fn next(
-    state: *mut c_void,
-    blocks: *mut *mut [i16; 64],
-    offset: *mut usize,
-) -> c_int {
-    // SAFETY: as promised. A reference is laid out as a pointer.
-    let (scan, blocks) = unsafe {
-        let scan = &mut *state.cast::<Scan<'_>>();
-        let blocks = blocks.cast::<&mut [i16; 64]>();
-        let blocks = slice::from_raw_parts_mut(blocks, scan.blocks.len());
-        (scan, blocks)
-    };
-    match scan.next(blocks) {
-        None => 2,
-        Some(false) => 0,
-        Some(true) => {
-            // SAFETY: as promised.
-            unsafe { *offset = scan.at };
-            1
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ZIGZAG, find_ff};
+    use super::ZIGZAG;
 
     #[test]
     fn the_walk_visits_every_place_once() {
@@ -437,17 +415,5 @@ mod tests {
         assert!(seen.iter().all(|&is_seen| is_seen));
         assert_eq!(ZIGZAG[..10], [0, 1, 8, 16, 9, 2, 3, 10, 17, 24]);
         assert_eq!(ZIGZAG[60..], [47, 55, 62, 63][..]);
-    }
-
-    #[test]
-    fn markers_are_found_wherever_they_lie() {
-        for length in 0..70 {
-            let mut bytes = vec![0xFE; length];
-            assert_eq!(find_ff(&bytes), length);
-            for place in (0..length).rev() {
-                bytes[place] = 0xFF;
-                assert_eq!(find_ff(&bytes), place);
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! JPEG by libjpeg-turbo, behind a walk over the header that refuses what Pillow would.
 //!
-//! The one scan of a sequential file is decoded by `huffman`, the rest of the work is libjpeg's.
+//! Huffman codes are decoded by `huffman`, the rest of the work is libjpeg's.
 //! Baseline, progressive and arithmetic coding with one, three or four components. Files that
 //! libjpeg warns of are declined.
 

@@ -1,11 +1,25 @@
 //! A Huffman table by which one look at the next bits gives a whole coefficient.
 
-/// Zeros of the code that ends a block, and of one that no sound block has.
+/// Zeros of the code that ends a block, and of one that no sound block has. Progressive codes that
+/// end 2^n blocks and more have n more.
 pub(super) const END: u8 = 128;
 const BROKEN: u8 = 64;
 
 /// Bits that one look-up decides on.
 pub(super) const LOOK: u8 = 10;
+
+/// What the symbols of a table are for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The first coefficient of a block.
+    Dc,
+    /// All others.
+    Ac,
+    /// A band of the others, in a progressive file.
+    Band,
+    /// Coefficients that a band is refined by: one of one bit, or none.
+    Refined,
+}
 
 pub(super) struct Table {
     /// By the next bits: how many of them are code and value (0: too many for one look), how
@@ -18,7 +32,7 @@ pub(super) struct Table {
     ends: [usize; 17],
     offsets: [usize; 17],
     by_code: [u8; 256],
-    is_ac: bool,
+    kind: Kind,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -32,14 +46,14 @@ pub(super) struct Step {
 
 impl Table {
     /// `None` for codes that do not fit their lengths.
-    pub(super) fn new(counts: &[u8], symbols: &[u8], is_ac: bool) -> Option<Self> {
+    pub(super) fn new(counts: &[u8], symbols: &[u8], kind: Kind) -> Option<Self> {
         let mut table = Self {
             steps: [Step::default(); 1 << LOOK],
             symbols: [(0, 0); 1 << LOOK],
             ends: [0; 17],
             offsets: [0; 17],
             by_code: [0; 256],
-            is_ac,
+            kind,
         };
         table.by_code.copy_from_slice(symbols.get(..256)?);
         let (mut code, mut index) = (0usize, 0usize);
@@ -87,17 +101,14 @@ impl Table {
 
     /// Zeros before the coefficient, and the bits of its value.
     fn meaning(&self, symbol: u8) -> (u8, u8) {
-        if !self.is_ac {
-            return (0, symbol & 15);
-        }
-        match symbol {
-            0 => (END, 0),
+        let (zeros, size) = (symbol >> 4, symbol & 15);
+        match (self.kind, zeros, size) {
+            (Kind::Dc, ..) => (0, size),
             // Sixteen zeros: fifteen before one that is as good as any coefficient.
-            0xF0 => (15, 0),
-            _ => match (symbol >> 4, symbol & 15) {
-                (_, 0) => (BROKEN, 0),
-                coefficient => coefficient,
-            },
+            (_, 15, 0) => (15, 0),
+            (Kind::Band | Kind::Refined, _, 0) | (Kind::Ac, 0, 0) => (END + zeros, 0),
+            (Kind::Ac, _, 0) | (Kind::Refined, _, 2..) => (BROKEN, 0),
+            _ => (zeros, size),
         }
     }
 
@@ -170,7 +181,7 @@ fn extend(value: usize, size: u32) -> i16 {
 
 #[cfg(test)]
 mod tests {
-    use super::{END, Table, extend};
+    use super::{END, Kind, Table, extend};
 
     #[test]
     fn short_and_long_codes_give_the_same_coefficients() {
@@ -182,7 +193,7 @@ mod tests {
             0, 0xF0, 1, 0x21, 5, 0x3A, 15, 0x8F, 2, 0x11, 7, 0xE9, 10, 4, 0x76, 0x5F,
         ];
         symbols[..16].copy_from_slice(&meant);
-        let table = Table::new(&counts, &symbols, true).expect("a code");
+        let table = Table::new(&counts, &symbols, Kind::Ac).expect("a code");
         for (ones, symbol) in (0u32..).zip(meant) {
             let code = !(u64::MAX >> ones);
             for value in [0usize, 1, 0x2AAA, 0x7FFF] {
@@ -198,7 +209,7 @@ mod tests {
             Table::new(
                 &[0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
                 &symbols,
-                true
+                Kind::Ac
             )
             .is_none()
         );

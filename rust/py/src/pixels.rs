@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use safelight_pixels::{Mode, Picture, Transparency};
 
 use crate::arrow;
+use crate::pool::detached;
 
 /// The pixels of one image, in memory that this object owns.
 ///
@@ -52,11 +53,19 @@ impl Memory {
     }
 }
 
+/// Handing so much back to the system takes long enough for others to have the interpreter.
+const DETACH_BYTES: usize = 4 << 20;
+
 impl Drop for Memory {
     fn drop(&mut self) {
         let bytes = ptr::slice_from_raw_parts_mut(self.start, self.len);
         // SAFETY: made by `Box::into_raw` of a slice of this length, and freed once.
-        drop(unsafe { Box::from_raw(bytes) });
+        let bytes = unsafe { Box::from_raw(bytes) };
+        if bytes.len() >= DETACH_BYTES {
+            let mut bytes = Some(bytes);
+            // Freed below where the interpreter finalizes.
+            Python::try_attach(|py| detached(py, || drop(bytes.take())));
+        }
     }
 }
 

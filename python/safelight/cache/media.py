@@ -1,7 +1,7 @@
 """`MediaCache`: values by key, bounded by bytes, each computed once however many ask.
 
 Owns the coroutine form only; the look-ups and the rest are Rust's
-(``rust/core/src/{lru,flight,cache}.rs``). Must never run a computation in a waiter's task.
+(``rust/core/src/{lru,flight,cache}``). Must never run a computation in a waiter's task.
 """
 
 from __future__ import annotations

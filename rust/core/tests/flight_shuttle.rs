@@ -9,7 +9,7 @@
 mod cache;
 #[path = "../src/cancel.rs"]
 mod cancel;
-#[path = "../src/flight.rs"]
+#[path = "../src/flight/mod.rs"]
 mod flight;
 #[path = "../src/lru/mod.rs"]
 mod lru;

@@ -23,6 +23,9 @@ use crate::pool::{Answer, Object, PyJob, Raised, call, detached, work_attached};
 #[pyclass(name = "Claim", module = "safelight._safelight", frozen)]
 pub(crate) struct PyClaim(Arc<AtomicU64>);
 
+/// Nobody decodes.
+const FREE: u64 = 0;
+
 /// The media is there; nobody may decode it again.
 const DONE: u64 = u64::MAX;
 
@@ -74,7 +77,7 @@ impl PyClaim {
 
     /// Let others try.
     fn give_back(&self) {
-        self.0.store(0, Ordering::Release);
+        self.0.store(FREE, Ordering::Release);
     }
 
     /// There is nothing left to decode.
@@ -83,23 +86,25 @@ impl PyClaim {
     }
 }
 
-/// A claim taken by a job, given back when it is dropped.
-struct Held(Arc<AtomicU64>);
+/// A claim taken by a job, given back when it is dropped, or done.
+struct Held {
+    claim: Arc<AtomicU64>,
+    is_done: bool,
+}
 
 impl Held {
     fn take(claim: Arc<AtomicU64>) -> Option<Self> {
-        take(&claim).then(|| Self(claim))
-    }
-
-    fn finish(self) {
-        self.0.store(DONE, Ordering::Release);
-        std::mem::forget(self);
+        take(&claim).then(|| Self {
+            claim,
+            is_done: false,
+        })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        let after = if self.is_done { DONE } else { FREE };
+        self.claim.store(after, Ordering::Release);
     }
 }
 
@@ -221,8 +226,8 @@ fn answer(
     drop(finish);
     match media {
         Ok(media) => {
-            if let Some(held) = held {
-                held.finish();
+            if let Some(mut held) = held {
+                held.is_done = true;
             }
             Ok(Object(media.unbind()))
         }

@@ -4,14 +4,21 @@
 //! However the work ends (a value, a panic, a dropped leader, withdrawal before it began) the
 //! flight ends and every waiter hears of it. Must never run foreign code under its lock.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::cancel::Cancel;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, Ordering, lock, thread_local};
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering, lock};
+use graph::Runner;
+use wakers::Wakers;
+
+pub use graph::{WaitGraph, is_runner};
+pub use wakers::{Wake, WakeEach, Waker, WakerId};
+
+mod graph;
+mod wakers;
 
 /// How a flight ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,96 +44,6 @@ pub type LastPart<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// The second part of work that was begun. Calling it ends the flight; dropping it abandons it.
 pub type Unfinished = Box<dyn FnOnce() + Send>;
-
-/// Hears once that a flight ended. Called without a lock, by the thread that ended it.
-pub trait Wake: Send {
-    /// The flight ended.
-    fn wake(self: Box<Self>);
-}
-
-impl<F: FnOnce() + Send> Wake for F {
-    fn wake(self: Box<Self>) {
-        self();
-    }
-}
-
-/// Hears that flights ended, each by its number. Called as [`Wake`] is.
-pub trait WakeEach: Send + Sync {
-    /// The flight that was watched as `number` ended.
-    fn wake(&self, number: usize);
-}
-
-/// Who is to hear of a flight's end.
-pub enum Waker {
-    /// For one flight.
-    One(Box<dyn Wake>),
-    /// One of many flights that share it, and its number there: costs no allocation.
-    Each(Arc<dyn WakeEach>, usize),
-}
-
-impl Waker {
-    fn wake(self) {
-        match self {
-            Self::One(waker) => waker.wake(),
-            Self::Each(waker, number) => waker.wake(number),
-        }
-    }
-}
-
-/// Names a waker of one flight until it is called or handed back.
-#[derive(Debug, PartialEq, Eq)]
-pub struct WakerId(usize);
-
-/// Wakers in reused places, so that any number may come and go at a constant price.
-#[derive(Default)]
-struct Wakers {
-    /// Number 0. One alone, the usual case, costs no allocation.
-    first: Option<Waker>,
-    /// From number 1.
-    others: Vec<Option<Waker>>,
-    /// Numbers of `others` that are free.
-    free: Vec<usize>,
-}
-
-impl Wakers {
-    fn insert(&mut self, waker: Waker) -> WakerId {
-        if self.first.is_none() {
-            self.first = Some(waker);
-            return WakerId(0);
-        }
-        if let Some(number) = self.free.pop() {
-            self.others[number - 1] = Some(waker);
-            return WakerId(number);
-        }
-        self.others.push(Some(waker));
-        WakerId(self.others.len())
-    }
-
-    fn remove(&mut self, WakerId(number): WakerId) -> Option<Waker> {
-        // After the end there are none.
-        let Some(index) = number.checked_sub(1) else {
-            return self.first.take();
-        };
-        let waker = self.others.get_mut(index)?.take()?;
-        self.free.push(number);
-        Some(waker)
-    }
-
-    fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.len() - self.free.len()
-    }
-}
-
-impl IntoIterator for Wakers {
-    type Item = Waker;
-    type IntoIter = std::iter::Flatten<
-        std::iter::Chain<std::iter::Once<Option<Waker>>, std::vec::IntoIter<Option<Waker>>>,
-    >;
-
-    fn into_iter(self) -> Self::IntoIter {
-        std::iter::once(self.first).chain(self.others).flatten()
-    }
-}
 
 /// Why a wait did not end with the flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -425,116 +342,4 @@ impl<T> Flight<T> {
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
-}
-
-/// Identity of a thread that runs work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct RunnerId(u64);
-
-/// Who waits for whom among the threads that run work: what finds a cycle before it is closed.
-///
-/// Pools whose work may wait for each other's share one.
-#[derive(Default)]
-pub struct WaitGraph {
-    next: AtomicU64,
-    /// A running thread waits for at most one other at a time.
-    waits: Mutex<HashMap<RunnerId, Wait>>,
-}
-
-struct Wait {
-    target: RunnerId,
-    /// Whether the flight waited for has ended: then the wait only looks like one.
-    over: Arc<AtomicBool>,
-}
-
-/// The current thread in its role of running work.
-#[derive(Clone)]
-struct Runner {
-    id: RunnerId,
-    graph: Arc<WaitGraph>,
-}
-
-thread_local! {
-    static RUNNER: std::cell::RefCell<Option<Runner>> = const { std::cell::RefCell::new(None) };
-}
-
-struct Edge<'a> {
-    graph: &'a WaitGraph,
-    from: RunnerId,
-}
-
-impl Drop for Edge<'_> {
-    fn drop(&mut self) {
-        lock(&self.graph.waits).remove(&self.from);
-    }
-}
-
-impl Runner {
-    fn current() -> Option<Self> {
-        RUNNER.with(|runner| runner.borrow().clone())
-    }
-
-    /// Note that this thread waits for `target` to end a flight; `None` if graphs differ.
-    fn waits_for(
-        &self,
-        target: &Self,
-        over: &Arc<AtomicBool>,
-    ) -> Result<Option<Edge<'_>>, WaitError> {
-        if !Arc::ptr_eq(&self.graph, &target.graph) {
-            return Ok(None);
-        }
-        let mut waits = lock(&self.graph.waits);
-        let mut next = (target.id, over);
-        // Ends: the waits in force form a forest, which this check keeps.
-        while !next.1.load(Ordering::Acquire) {
-            if next.0 == self.id {
-                return Err(WaitError::Cycle);
-            }
-            match waits.get(&next.0) {
-                Some(wait) => next = (wait.target, &wait.over),
-                None => break,
-            }
-        }
-        let wait = Wait {
-            target: target.id,
-            over: Arc::clone(over),
-        };
-        waits.insert(self.id, wait);
-        drop(waits);
-        Ok(Some(Edge {
-            graph: &self.graph,
-            from: self.id,
-        }))
-    }
-}
-
-impl WaitGraph {
-    /// Mark the current thread as one that runs work, for the duration of `body`.
-    pub fn as_runner<R>(self: &Arc<Self>, body: impl FnOnce() -> R) -> R {
-        struct Restore(Option<Runner>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                let before = self.0.take();
-                RUNNER.with(|runner| runner.replace(before));
-            }
-        }
-        let runner = Runner {
-            id: RunnerId(self.next.fetch_add(1, Ordering::Relaxed)),
-            graph: Arc::clone(self),
-        };
-        let _restore = Restore(RUNNER.with(|current| current.replace(Some(runner))));
-        body()
-    }
-
-    /// Number of threads that run work and wait.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        lock(&self.waits).len()
-    }
-}
-
-/// Whether the current thread runs work: it must not wait for room, and runs what it needs.
-#[must_use]
-pub fn is_runner() -> bool {
-    RUNNER.with(|runner| runner.borrow().is_some())
 }

@@ -1,6 +1,7 @@
 //! The border to the shim: what it says of a scan, and what it calls.
 
 use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 use super::{MAX_COMPONENTS, Scan};
@@ -92,7 +93,11 @@ impl Hooks {
 unsafe extern "C" fn start(state: *mut c_void, layout: *const Layout) -> c_int {
     // SAFETY: as promised.
     let (scan, layout) = unsafe { (&mut *state.cast::<Scan<'_>>(), &*layout) };
-    scan.is_lost = scan.is_lost || scan.start(layout).is_none();
+    if !scan.is_lost {
+        // A panic must not reach C, where it would abort the process.
+        let started = catch_unwind(AssertUnwindSafe(|| scan.start(layout)));
+        scan.is_lost = !matches!(started, Ok(Some(())));
+    }
     scan.is_lost.into()
 }
 
@@ -111,7 +116,8 @@ unsafe extern "C" fn next(
         let blocks = slice::from_raw_parts_mut(blocks, scan.blocks.len());
         (scan, blocks)
     };
-    match scan.next(blocks) {
+    // As above.
+    match catch_unwind(AssertUnwindSafe(|| scan.next(blocks))).unwrap_or(None) {
         None => 2,
         Some(false) => 0,
         Some(true) => {

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jpeg_writer import segment
 from pixels_reference import assert_as_pillow, encode, open_with_pillow, pixel_bytes
+from safelight import ImageMediaIO, LimitError
 from safelight._safelight import decode_image
 
 pytestmark = pytest.mark.skipif(
@@ -36,10 +38,6 @@ def drafted(data: bytes, scale: int) -> Image.Image:
     image = Image.open(io.BytesIO(data))
     image.draft(None, (max(1, image.width // scale), max(1, image.height // scale)))
     return image.convert("RGB")
-
-
-def segment(marker: int, body: bytes) -> bytes:
-    return bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body
 
 
 @pytest.mark.parametrize("is_progressive", [False, True])
@@ -235,3 +233,27 @@ def test_the_frame_decides_what_is_served() -> None:
             data[: frame + 4] + bytes([precision]) + data[frame + 5 :], is_served=False
         )
     assert_as_pillow(data[: frame + 5] + b"\0\0" + data[frame + 7 :], is_served=False)
+
+
+def scans(count: int) -> bytes:
+    """A gray image of one block in `count` scans, all valid: each coefficient bit by bit."""
+    bands = [(0, 0, 0, 0)]
+    for index in range(1, 64):
+        bands.append((index, index, 0, 10))
+        bands += [(index, index, low + 1, low) for low in reversed(range(10))]
+    one_code = bytes([1, *bytes(15), 0])
+    file = b"\xff\xd8" + segment(0xDB, bytes([0, *[1] * 64]))
+    file += segment(0xC2, bytes([8, 0, 8, 0, 8, 1, 1, 0x11, 0]))
+    file += segment(0xC4, b"\0" + one_code + b"\x10" + one_code)
+    for first, last, high, low in bands[:count]:
+        file += segment(0xDA, bytes([1, 1, 0, first, last, high << 4 | low])) + b"\x7f"
+    return file + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("decoder", ["native", "pillow"])
+def test_scans_without_end_are_refused_before_they_are_gone_over(decoder: Any) -> None:
+    media_io = ImageMediaIO(decoder=decoder)
+    assert media_io.load_bytes(scans(500)).getpixel((0, 0)) == (128, 128, 128)
+    with pytest.raises(LimitError, match="more than 500 scans") as caught:
+        media_io.load_bytes(scans(501))
+    assert (caught.value.limit, caught.value.actual) == (500, 501)

@@ -68,6 +68,28 @@ def test_attached_time(
     }
 
 
+def test_two_threads(compare: Comparison, pool: MediaPool) -> None:
+    data = encode(photo(ONE_MP), "PNG")
+    media_io = ImageMediaIO(output="numpy")
+    refs: list[Any] = []
+
+    def make_refs() -> None:
+        refs[:] = [media_io.load_bytes_ref(data) for _ in range(24)]
+
+    def decode(pool: MediaPool) -> list[int]:
+        return [each.nbytes for each in collect_media_decodes(submit_media_decodes(refs, pool))]
+
+    single = MediaPool(1)
+    compare(
+        "decode, png photo x 24, two threads against one",
+        ours=lambda: decode(pool),
+        baseline=lambda: decode(single),
+        setup=make_refs,
+        target=1.9,
+    )
+    single.shutdown()
+
+
 async def _lateness_s(run: Callable[[], Awaitable[Any]]) -> float:
     """How late the loop is at the 99th percentile of its ticks while `run` runs."""
     late: list[float] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -138,14 +137,3 @@ def test_scale(compare: Comparison) -> None:
         target=1.15,
         equal=np.array_equal,
     )
-
-
-def test_two_threads(compare: Comparison) -> None:
-    data = encode(photo(ONE_MP), "PNG")
-    with ThreadPoolExecutor(2) as pool:
-        compare(
-            "pixels, png photo x 8, two threads",
-            ours=lambda: [pixels.nbytes for pixels in pool.map(decode_image, [data] * 8) if pixels],
-            baseline=lambda: [native(data).nbytes for _ in range(8)],
-            target=1.9,
-        )

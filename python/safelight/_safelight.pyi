@@ -270,6 +270,7 @@ class Claim:
     def finish(self) -> None:
         """There is nothing left to decode."""
 
+def check_jpeg_scans(data: bytes | bytearray) -> None: ...
 def decode_job(
     data: bytes | bytearray,
     form: tuple[str | None, tuple[int, int, int] | None, int, int, int],

@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from safelight._safelight import Claim, Job, Pixels, decode_image, decode_job
+from safelight._safelight import (
+    Claim,
+    Job,
+    Pixels,
+    check_jpeg_scans,
+    decode_image,
+    decode_job,
+)
 from safelight.errors import (
     DecodeError,
     HeaderError,
@@ -45,8 +52,8 @@ _NATIVE_MODES = frozenset(("RGB", "RGBA", "L"))
 
 _DIVISORS: Mapping[Scale | None, int] = {None: 1, "1/2": 2, "1/4": 4, "1/8": 8}
 
-# Formats that are decoded smaller for less work. Others disregard the scale.
-_SCALED_FORMATS = frozenset(("JPEG", "MPO"))
+# JPEG, and what opens as one: decoded smaller for less work; others disregard the scale.
+_JPEG_FORMATS = frozenset(("JPEG", "MPO"))
 
 _DECODER_VARIABLE = "SAFELIGHT_IMAGE_DECODER"
 
@@ -123,8 +130,10 @@ class Rasterizer:
                 return self.from_pixels(pixels)
         image = self._open(data)
         admit(*image.size)
+        if image.format in _JPEG_FORMATS:
+            check_jpeg_scans(data)
         try:
-            if self.scale > 1 and image.format in _SCALED_FORMATS:
+            if self.scale > 1 and image.format in _JPEG_FORMATS:
                 # Pillow takes the largest scale at which both sides are at least these.
                 image.draft(
                     None, (max(1, image.width // self.scale), max(1, image.height // self.scale))
@@ -249,7 +258,7 @@ def scale_divisor(scale: Scale | None) -> int:
 
 def scaled_size(image_format: str, size: tuple[int, int], scale: int) -> tuple[int, int]:
     """Return the size that an image of `size` is decoded to at 1/`scale`."""
-    if image_format not in _SCALED_FORMATS:
+    if image_format not in _JPEG_FORMATS:
         return size
     while scale > min(size):
         scale //= 2

@@ -22,7 +22,8 @@ enum {
     SAFELIGHT_JPEG_SHORT = 2,     /* the data ends too early */
     SAFELIGHT_JPEG_WARNED = 3,    /* damaged, though libjpeg would go on */
     SAFELIGHT_JPEG_MISMATCH = 4,  /* another size or color than the header walk found */
-    SAFELIGHT_JPEG_CANCELLED = 5
+    SAFELIGHT_JPEG_CANCELLED = 5,
+    SAFELIGHT_JPEG_SCANS = 6      /* more scans than are allowed */
 };
 
 #define MAX_ROWS 16
@@ -89,6 +90,7 @@ struct monitor {
     struct jpeg_progress_mgr base;
     const unsigned char *cancel;
     int is_cancelled;
+    int max_scans, has_too_many_scans;
 };
 
 static void on_error(j_common_ptr info) {
@@ -215,13 +217,18 @@ static void on_progress(j_common_ptr info) {
         monitor->is_cancelled = 1;
         on_error(info);
     }
+    if (((j_decompress_ptr)info)->input_scan_number > monitor->max_scans) {
+        monitor->has_too_many_scans = 1;
+        on_error(info);
+    }
     /* Before the first of several scans is read, this is the only call there is. */
     hook((j_decompress_ptr)info);
 }
 
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
                           unsigned scale, int components, int layout, unsigned char *out, size_t stride,
-                          const unsigned char *cancel, const struct safelight_huffman *huffman) {
+                          int max_scans, const unsigned char *cancel,
+                          const struct safelight_huffman *huffman) {
     struct client client = {data, size, huffman, NULL, NULL};
     struct jpeg_decompress_struct info;
     struct error_manager errors;
@@ -239,10 +246,13 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
     monitor.base.progress_monitor = on_progress;
     monitor.cancel = cancel;
     monitor.is_cancelled = 0;
+    monitor.max_scans = max_scans;
+    monitor.has_too_many_scans = 0;
     if (setjmp(errors.escape)) {
-        verdict = monitor.is_cancelled  ? SAFELIGHT_JPEG_CANCELLED
-                  : errors.is_warned ? SAFELIGHT_JPEG_WARNED
-                                     : SAFELIGHT_JPEG_BROKEN;
+        verdict = monitor.is_cancelled         ? SAFELIGHT_JPEG_CANCELLED
+                  : monitor.has_too_many_scans ? SAFELIGHT_JPEG_SCANS
+                  : errors.is_warned           ? SAFELIGHT_JPEG_WARNED
+                                               : SAFELIGHT_JPEG_BROKEN;
         jpeg_destroy_decompress(&info);
         return verdict;
     }

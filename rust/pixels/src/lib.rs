@@ -16,7 +16,7 @@ mod turn;
 pub use safelight_core::cancel::Cancel;
 use safelight_core::{Error, Result};
 
-pub use decode::{Declined, Header, header};
+pub use decode::{Declined, Header, has_too_many_scans, header, too_many_scans};
 pub use features::{libraries, vector_instructions};
 pub use mode::Mode;
 pub use picture::{Palette, Picture, Transparency};

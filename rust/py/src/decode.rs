@@ -167,6 +167,15 @@ pub(crate) fn decode_image(
     })
 }
 
+/// Refuse a JPEG with more scans than are decoded, each of which may touch every pixel.
+#[pyfunction]
+pub(crate) fn check_jpeg_scans(py: Python<'_>, data: PyBackedBytes) -> PyResult<()> {
+    if detached(py, || safelight_pixels::has_too_many_scans(&data)) {
+        return Err(BindingError::from(safelight_pixels::too_many_scans()).into());
+    }
+    Ok(())
+}
+
 /// The arguments of `decode_image` from `mode` on.
 type Form = (Option<PyBackedStr>, Option<(u8, u8, u8)>, u64, u8, u8);
 

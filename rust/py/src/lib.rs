@@ -32,7 +32,7 @@ mod _safelight {
     #[pymodule_export]
     use crate::cache::{PyCache, PyTicket};
     #[pymodule_export]
-    use crate::decode::{PyClaim, decode_image, decode_job};
+    use crate::decode::{PyClaim, check_jpeg_scans, decode_image, decode_job};
     #[pymodule_export]
     use crate::digest::PyBlake3;
     #[pymodule_export]

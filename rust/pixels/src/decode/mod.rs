@@ -11,8 +11,11 @@ mod png;
 mod pnm;
 mod qoi;
 mod reader;
+mod scans;
 mod tiff;
 mod webp;
+
+pub use scans::{has_too_many_scans, too_many_scans};
 
 use safelight_core::Error;
 use safelight_core::cancel::Cancelled;

@@ -12,6 +12,7 @@ use crate::mode::Mode;
 use crate::{Cancel, Target};
 
 use super::reader::Reader;
+use super::scans::{MAX_SCANS, too_many_scans};
 use super::{Codec, Declined, Header, Refusal};
 use huffman::{Hooks, Scan};
 
@@ -29,6 +30,7 @@ unsafe extern "C" {
         layout: c_int,
         out: *mut c_uchar,
         stride: usize,
+        max_scans: c_int,
         cancel: *const c_uchar,
         huffman: *const Hooks,
     ) -> c_int;
@@ -135,6 +137,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 layout,
                 out.as_mut_ptr().cast(),
                 stride,
+                MAX_SCANS.cast_signed(),
                 cancel.as_byte(),
                 &raw const hooks,
             )
@@ -144,6 +147,7 @@ impl<'a> Codec<'a> for Jpeg<'a> {
             2 => return Err(Declined("data ends too early").into()),
             3 => return Err(Declined("libjpeg warns").into()),
             5 => return Err(Refusal::Cancelled),
+            6 => return Err(Refusal::Failed(too_many_scans())),
             _ => return Err(Declined("libjpeg refuses").into()),
         }
         // SAFETY: the shim is done, so every row was written, and rows are all there is.

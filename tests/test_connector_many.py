@@ -181,3 +181,56 @@ def test_refs_of_payloads_are_those_of_each() -> None:
     large = ImageMediaIO(max_image_pixels=1).load_bytes_refs([png()])
     assert isinstance(large[0], MediaError)
     assert not isinstance(large[0], DecodeError)
+
+
+def test_payloads_may_change_once_their_refs_are_made() -> None:
+    payload = bytearray(png())
+    view = memoryview(png())
+    refs = ImageMediaIO().load_bytes_refs([payload, view])  # type: ignore[list-item]
+    payload[:] = bytes(len(payload))
+    for ref in refs:
+        assert isinstance(ref, MediaRef)
+        assert ref.key == ImageMediaIO().load_bytes_ref(png()).key
+        assert ref.decode().size == (5, 3)
+
+
+def test_connector_keeps_its_own_way_with_a_url() -> None:
+    class Refusing(MediaConnector):
+        def load_from_url(self, *args: Any, **kwargs: Any) -> Any:
+            raise MediaError("mine")
+
+        async def load_from_url_async(self, *args: Any, **kwargs: Any) -> Any:
+            raise MediaError("mine")
+
+        async def fetch_image_async(self, *args: Any, **kwargs: Any) -> Any:
+            raise MediaError("mine")
+
+    connector, urls, media_io = Refusing(), [data_url(png())] * 2, ImageMediaIO()
+    for outcomes in (
+        connector.load_from_urls(urls, media_io),
+        asyncio.run(connector.load_from_urls_async(urls, media_io)),
+        asyncio.run(connector.fetch_images_async(urls, media_io)),
+    ):
+        assert [str(outcome) for outcome in outcomes] == ["mine", "mine"]
+
+
+def test_texts_alike_are_not_compared_with_all() -> None:
+    """Each of many long texts agrees with the others but for its first part."""
+
+    class Counting(str):
+        __slots__ = ()
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counting.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    urls = [
+        Counting(data_url(number.to_bytes(3, "big") + bytes(600))) for number in [*range(200), 7]
+    ]
+    outcomes = MediaConnector().load_from_urls(urls, Bytes())
+    assert all(isinstance(outcome, MediaRef) for outcome in outcomes)
+    assert outcomes[7].data is outcomes[200].data  # type: ignore[union-attr]
+    assert Counting.compared < 3 * len(urls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from safelight._safelight import Claim, Job, decode_job
 from safelight.budget import DecodedBudget
 from safelight.errors import DecodeError, LimitError, UnsupportedMediaError
 from safelight.executor import (
@@ -20,7 +22,7 @@ from safelight.executor import (
     submit_media_decodes,
 )
 from safelight.media import ImageMediaIO
-from safelight.ref import MediaRef
+from safelight.ref import MediaRef, StagedDecoder
 
 TIMEOUT = 30
 
@@ -223,3 +225,61 @@ def test_time_attached_is_counted(pool: MediaPool) -> None:
     collect_media_decodes(submit_media_decodes(refs, pool))
     pool.shutdown()
     assert pool.stats().attached_ns > before
+
+
+@pytest.mark.timeout(60)
+def test_decode_that_finds_the_queue_full_leaves_the_interpreter_to_others() -> None:
+    pool = MediaPool(1, max_queue=1)
+    data = encode("PNG", side=3000, mode="RGB", compress_level=1)
+    refs = [ImageMediaIO(output="numpy").load_bytes_ref(data) for _ in range(4)]
+    before = pool.stats().attached_ns
+    begun = time.perf_counter_ns()
+    jobs = pool.submit(submit_media_decodes, refs, pool).result(TIMEOUT)
+    spent = time.perf_counter_ns() - begun
+    assert pool.stats().inlined == 3
+    collect_media_decodes(jobs)
+    pool.shutdown()
+    assert pool.stats().attached_ns - before < spent / 2
+
+
+def test_withdrawn_decode_gives_its_budget_back(pool: MediaPool, busy: Callable[[], None]) -> None:
+    budget = DecodedBudget(40 * 40 * 4)
+    ref = ImageMediaIO(decoded_budget=budget).load_bytes_ref(encode())
+    (job,) = submit_media_decodes([ref], pool)
+    assert job.future.cancel()
+    ref.refund()
+    assert budget.used_bytes == 0
+    busy()
+    collect_media_decodes(submit_media_decodes([ref], pool))
+    ref.refund()
+    assert budget.used_bytes == 40 * 40 * 4
+
+
+def test_subclass_that_decodes_in_its_own_way_is_asked(pool: MediaPool) -> None:
+    class Sized(MediaRef[Any]):
+        def decode(self) -> Any:
+            return super().decode().size
+
+    whole = ImageMediaIO().load_bytes_ref(encode())
+    ref = Sized(whole._deferred._decoder, whole.data)  # type: ignore[union-attr, arg-type]
+    assert collect_media_decodes(submit_media_decodes([ref], pool)) == [(40, 40)]
+
+
+class Asking(StagedDecoder):
+    """A decoder whose job is declined, and which then asks for its own media."""
+
+    ref: MediaRef[Any]
+
+    def __call__(self) -> Any:
+        return self.ref.decode()
+
+    def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
+        return decode_job(b"no image", ("RGB", None, 1, 1, 1), claim, finish)
+
+
+@pytest.mark.timeout(30)
+def test_job_whose_decoder_asks_for_its_own_media_is_refused(pool: MediaPool) -> None:
+    decoder = Asking()
+    decoder.ref = MediaRef(decoder, b"")
+    (job,) = submit_media_decodes([decoder.ref], pool)
+    assert isinstance(job.future.exception(TIMEOUT), RuntimeError)

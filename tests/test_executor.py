@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from safelight._safelight import Job
 from safelight.errors import DecodeError, HeaderError
 from safelight.executor import (
     MediaDecodeJob,
@@ -63,6 +64,27 @@ def test_threads_are_nicer_than_the_process(niceness: int) -> None:
     pool.shutdown()
     with pytest.raises(ValueError, match="niceness"):
         MediaPool(1, niceness=40)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own there")
+def test_threads_that_a_job_starts_are_no_nicer() -> None:
+    pool = MediaPool(2, niceness=3)
+    second = threading.Event()
+
+    def own() -> int:
+        second.set()
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def nested() -> Job[int]:
+        job = pool.submit(own)
+        # Without a call that would have it run here.
+        assert second.wait(20)
+        return job
+
+    expected = min(os.getpriority(os.PRIO_PROCESS, 0) + 3, 19)
+    assert pool.submit(nested).result().result() == expected
+    pool.shutdown()
 
 
 def test_submit_takes_arguments_and_batches() -> None:

@@ -553,3 +553,28 @@ def test_forking_while_another_thread_decodes_leaves_the_child_able_to(work: str
         check=True,
         timeout=100,
     )
+
+
+@pytest.mark.timeout(30)
+def test_signal_as_the_decode_begins_leaves_it_to_be_tried_again() -> None:
+    """A signal handler may raise wherever a function is entered."""
+    ref = MediaRef(lambda: 7, b"")
+    entered: list[str] = []
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        if frame.f_code.co_filename.endswith("ref.py") and event == "call":
+            entered.append(frame.f_code.co_name)
+            if len(entered) == last:
+                raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    for last in [1, 2, 3]:  # noqa: B007 - read by `interrupt`
+        entered.clear()
+        sys.settrace(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                ref.decode()
+        finally:
+            sys.settrace(before)
+    assert not ref.is_decoded
+    assert ref.decode() == 7

@@ -258,17 +258,11 @@ class Claim:
     """The right to decode one ref, which one has at a time, until one of them has done it."""
 
     def __new__(cls) -> Self: ...
-    def take(self) -> bool:
-        """Take the claim; false while another has it, and once it is done."""
+    def run(self, decode: Callable[[], object]) -> None:
+        """Call `decode` with the claim as soon as it is free; do nothing if it is done by then.
 
-    def wait(self) -> bool:
-        """Take the claim as soon as it is free; false if it is done by then."""
-
-    def give_back(self) -> None:
-        """Let others try."""
-
-    def finish(self) -> None:
-        """There is nothing left to decode."""
+        If `decode` raises, others may try.
+        """
 
 def check_jpeg_scans(data: bytes | bytearray) -> None: ...
 def decode_job(

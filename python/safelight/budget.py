@@ -117,12 +117,25 @@ class DecodeCharge:
             LimitError: The budget has no room for the difference; what was held stays held.
         """
         with self._lock:
-            if nbytes > self._held:
-                self._budget.charge(nbytes - self._held)
-            else:
-                self._budget.refund(self._held - nbytes)
-            self._held = nbytes
+            self._hold(nbytes)
             self._is_settled = True
+
+    def reserve(self, nbytes: int) -> None:
+        """Hold exactly `nbytes`, for a decode that may still be called off; not once settled.
+
+        Raises:
+            LimitError: As `settle`.
+        """
+        with self._lock:
+            if not self._is_settled:
+                self._hold(nbytes)
+
+    def _hold(self, nbytes: int) -> None:
+        if nbytes > self._held:
+            self._budget.charge(nbytes - self._held)
+        else:
+            self._budget.refund(self._held - nbytes)
+        self._held = nbytes
 
     def refund(self) -> None:
         """Give everything back, unless the media is decoded: a cache serves it instead.

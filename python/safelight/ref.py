@@ -146,7 +146,10 @@ class MediaRef(Generic[T]):
         makes. Cancelling a job stops it, even midway; `decode` tries again.
         """
         deferred = self._deferred
-        return None if deferred is None else deferred.begin()
+        # A subclass that decodes in its own way is asked for it.
+        if deferred is None or type(self).decode is not MediaRef.decode:
+            return None
+        return deferred.begin()
 
     def map(self, transform: Callable[[T], U], /, **settings: Any) -> MediaRef[U]:
         """Return a ref that decodes to ``transform(self.decode())``.
@@ -261,23 +264,19 @@ class _Deferred(Generic[T]):
             with self._lock:
                 while self._memo.media is _UNDECODED:
                     # A job that has begun has the claim; if it comes to nothing, it is free again.
-                    if self._claim.wait():
-                        self._run_locked()
+                    self._claim.run(self._decode)
                 return cast(T, self._memo.media)
         finally:
             _running.pop(ticket, None)
 
-    def _run_locked(self) -> None:
+    def _decode(self) -> None:
+        """Run the decoder, with the claim."""
         assert self._decoder is not None
         self._thread_id = threading.get_ident()
         try:
             self._memo.media = self._decoder()
-        except BaseException:
-            self._claim.give_back()
-            raise
         finally:
             self._thread_id = None
-        self._claim.finish()
         self._forget()
 
     def begin(self) -> Job[T] | None:
@@ -290,10 +289,13 @@ class _Deferred(Generic[T]):
     def _finish(self, made: Any, is_ours: bool) -> T:
         if not is_ours:
             return self.run()
-        decoder = self._decoder
-        assert isinstance(decoder, StagedDecoder)
-        self._memo.media = decoder() if made is None else decoder.finish(made)
-        self._forget()
+        if made is None:
+            self._decode()
+        else:
+            decoder = self._decoder
+            assert isinstance(decoder, StagedDecoder)
+            self._memo.media = decoder.finish(made)
+            self._forget()
         return cast(T, self._memo.media)
 
     def _forget(self) -> None:

@@ -219,7 +219,7 @@ class MediaConnector:
         share the payload and the decode. What each of them brings is charged.
         """
         load = partial(self.load_from_url, media_io=media_io, timeout_s=timeout_s)
-        outcomes = self._load_data_urls(urls, media_io)
+        outcomes = self._load_data_urls(urls, media_io, "load_from_url")
         for index, url in enumerate(urls):
             if index not in outcomes:
                 outcomes[index] = _outcome(load, url)
@@ -230,7 +230,7 @@ class MediaConnector:
     ) -> list[MediaRef[T] | Exception]:
         """As `load_from_urls`; other URLs are fetched at the same time."""
         load = partial(self.load_from_url_async, media_io=media_io, timeout_s=timeout_s)
-        return await self._load_many_async(urls, media_io, load)
+        return await self._load_many_async(urls, media_io, load, "load_from_url_async")
 
     async def fetch_images_async(
         self, urls: Sequence[str], media_io: MediaIO[Any] | None = None
@@ -238,17 +238,18 @@ class MediaConnector:
         """As `load_from_urls_async`; what is no ``data:`` URL goes to `fetch_image_async`."""
         media_io = media_io or self._make_image_io()
         load = partial(self.fetch_image_async, media_io=media_io)
-        return await self._load_many_async(urls, media_io, load)
+        return await self._load_many_async(urls, media_io, load, "fetch_image_async")
 
     async def _load_many_async(
         self,
         urls: Sequence[str],
         media_io: MediaIO[T],
         load: Callable[[str], Awaitable[MediaRef[T]]],
+        road: str,
     ) -> list[MediaRef[T] | Exception]:
         outcomes: dict[int, MediaRef[T] | Exception] = {}
         if any(_has_scheme(url, "data") for url in urls):
-            outcomes = await off_loop(partial(self._load_data_urls, urls, media_io))
+            outcomes = await off_loop(partial(self._load_data_urls, urls, media_io, road))
         others = [index for index in range(len(urls)) if index not in outcomes]
         fetched = await asyncio.gather(
             *(load(urls[index]) for index in others), return_exceptions=True
@@ -260,10 +261,15 @@ class MediaConnector:
         return [outcomes[index] for index in range(len(urls))]
 
     def _load_data_urls(
-        self, urls: Sequence[str], media_io: MediaIO[T]
+        self, urls: Sequence[str], media_io: MediaIO[T], road: str
     ) -> dict[int, MediaRef[T] | Exception]:
-        """Load the ``data:`` URLs among `urls`; the outcomes by their index."""
-        if _reads_base64_itself(media_io):
+        """Load the ``data:`` URLs among `urls`; the outcomes by their index.
+
+        None of them where something has its own way with each: the decoder with base64, or a
+        subclass with a URL, in the method `road`.
+        """
+        has_own_road = getattr(type(self), road) is not getattr(MediaConnector, road)
+        if has_own_road or _reads_base64_itself(media_io):
             return {}
         numbered = ((index, url) for index, url in enumerate(urls) if _has_scheme(url, "data"))
         outcomes = load_data_urls(

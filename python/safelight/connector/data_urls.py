@@ -40,21 +40,25 @@ class _Text:
 class _Texts:
     """The different texts, in the order in which they came."""
 
-    __slots__ = ("_alike", "all")
+    __slots__ = ("_alike", "_others", "all")
 
     def __init__(self) -> None:
         self.all: list[_Text] = []
-        # Not by the text itself: hashing a str costs as much as hashing what it holds.
-        self._alike: dict[tuple[int, str, str], list[_Text]] = {}
+        # Not by the text itself: hashing a str costs as much as hashing what it holds. Only where
+        # others agree in the sample, so that nobody can have each text compared with all.
+        self._alike: dict[tuple[int, str, str], _Text] = {}
+        self._others: dict[str, _Text] = {}
 
     def add(self, number: int, url: str, parts: DataURL) -> None:
         middle = len(url) // 2
         sample = (len(url), url[middle : middle + _SAMPLE], url[-_SAMPLE:])
-        alike = self._alike.setdefault(sample, [])
-        text = next((text for text in alike if text.url == url), None)
+        text = self._alike.get(sample)
+        if text is not None and text.url != url:
+            text = self._others.get(url)
         if text is None:
             text = _Text(url, parts)
-            alike.append(text)
+            if self._alike.setdefault(sample, text) is not text:
+                self._others[url] = text
             self.all.append(text)
         text.numbers.append(number)
 

@@ -183,6 +183,7 @@ class ImageMediaIO(MediaIO[Any]):
         """As `load_bytes_ref` for each; their keys are derived in one call, on several cores."""
         if self._has_own_refs():
             return super().load_bytes_refs(payloads)
+        payloads = [bytes(data) for data in payloads]
         headers = [_probe(data) for data in payloads]
         keys = [self._image_id_key(header) for header in headers]
         anonymous = [data for data, key in zip(payloads, keys, strict=True) if key is None]
@@ -301,10 +302,18 @@ class _ImageDecoder(StagedDecoder):
         return self._io._rasterizer.rasterize(self._data, self._header, self._admit)
 
     def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
-        return self._io._rasterizer.begin(self._data, self._header, self._admit, claim, finish)
+        return self._io._rasterizer.begin(self._data, self._header, self._reserve, claim, finish)
 
     def finish(self, made: Any) -> Any:
+        assert self._header is not None
+        self._admit(self._header.width, self._header.height)
         return self._io._rasterizer.from_pixels(made)
+
+    def _reserve(self, width: int, height: int) -> None:
+        # Not for good: the job may be withdrawn.
+        self._io._check_pixels(width, height)
+        if self.charge is not None:
+            self.charge.reserve(self._io._decoded_bytes(self._header, width, height))
 
     def _admit(self, width: int, height: int) -> None:
         self._io._check_pixels(width, height)

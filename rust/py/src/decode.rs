@@ -10,6 +10,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::PyTuple;
 use safelight_core::Error;
 use safelight_core::flight::Flight;
 use safelight_pixels::{Cancel, Outcome, Picture, Request, Target};
@@ -53,40 +54,31 @@ impl PyClaim {
         Self(Arc::default())
     }
 
-    /// Take the claim; false while another has it, and once it is done.
-    fn take(&self) -> bool {
-        take(&self.0)
-    }
-
-    /// Take the claim as soon as it is free; false if it is done by then.
+    /// Call `decode` with the claim as soon as it is free; do nothing if it is done by then.
     ///
-    /// Who decodes tells nobody when it is done, so that no lock is held over a fork: this looks
-    /// again and again, which costs little, because it is rare.
-    fn wait(&self, py: Python<'_>) -> PyResult<bool> {
+    /// If `decode` raises, others may try. One call does it all, so that no signal comes between
+    /// taking the claim and giving it back. Who decodes tells nobody when it is done, so that no
+    /// lock is held over a fork: this looks again and again, which costs little, because it is rare.
+    fn run(&self, py: Python<'_>, decode: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut pause = MIN_PAUSE;
-        while !self.take() {
+        let mut held = loop {
+            if let Some(held) = Held::take(Arc::clone(&self.0)) {
+                break held;
+            }
             if self.0.load(Ordering::Acquire) == DONE {
-                return Ok(false);
+                return Ok(());
             }
             detached(py, || std::thread::sleep(pause));
             py.check_signals()?;
             pause = MAX_PAUSE.min(pause * 2);
-        }
-        Ok(true)
-    }
-
-    /// Let others try.
-    fn give_back(&self) {
-        self.0.store(FREE, Ordering::Release);
-    }
-
-    /// There is nothing left to decode.
-    fn finish(&self) {
-        self.0.store(DONE, Ordering::Release);
+        };
+        call(decode, &PyTuple::empty(py), None)?;
+        held.is_done = true;
+        Ok(())
     }
 }
 
-/// A claim taken by a job, given back when it is dropped, or done.
+/// A claim that is taken: given back when this is dropped, or done.
 struct Held {
     claim: Arc<AtomicU64>,
     is_done: bool,

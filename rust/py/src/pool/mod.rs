@@ -126,7 +126,12 @@ impl PyPool {
     fn queue(&self, py: Python<'_>, jobs: &[&PyJob], priority: Priority) -> PyResult<()> {
         let mut queue: VecDeque<Job> = jobs.iter().map(|job| job.as_job(priority)).collect();
         let pool = self.pool();
-        let mut submitted = pool.try_submit(&mut queue);
+        // On a worker a full queue makes it run them here, and what they decode never is attached.
+        let mut submitted = if is_worker() {
+            detached(py, || pool.try_submit(&mut queue))
+        } else {
+            pool.try_submit(&mut queue)
+        };
         let error = loop {
             match submitted {
                 Ok(()) => return Ok(()),

@@ -111,12 +111,12 @@ pub(crate) fn call<'py>(
     // SAFETY: the thread is attached, which `'py` witnesses; the arguments are borrowed from live
     // references of the types that the function asks for; it returns a new reference, or null with
     // an exception set, which is what `from_owned_ptr_or_err` takes.
-    let answer = unsafe {
+    unsafe {
         let answer = object_call(callable.as_ptr(), args.as_ptr(), kwargs);
+        // Before the exception is looked at: that of a panic goes on as one.
+        std::mem::forget(stay);
         Bound::from_owned_ptr_or_err(callable.py(), answer)
-    };
-    std::mem::forget(stay);
-    answer
+    }
 }
 
 /// Give Python's view of the thread its name, for logs and debuggers.
@@ -136,13 +136,15 @@ fn lower_priority(py: Python<'_>, niceness: u8) -> PyResult<()> {
     }
     let os = py.import(intern!(py, "os"))?;
     let kind = os.getattr(intern!(py, "PRIO_PROCESS"))?;
+    let process = os.call_method0(intern!(py, "getpid"))?;
     let thread = py
         .import(intern!(py, "threading"))?
         .call_method0(intern!(py, "get_native_id"))?;
-    let own: i32 = os
-        .call_method1(intern!(py, "getpriority"), (&kind, 0))?
+    // Not this thread's own, which is that of the thread that started it: perhaps one of a pool.
+    let common: i32 = os
+        .call_method1(intern!(py, "getpriority"), (&kind, process))?
         .extract()?;
-    let lowered = own.saturating_add(niceness.into());
+    let lowered = common.saturating_add(niceness.into());
     os.call_method1(intern!(py, "setpriority"), (kind, thread, lowered))?;
     Ok(())
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from safelight._safelight import Claim, Job
@@ -48,7 +49,7 @@ class StagedDecoder:
         raise NotImplementedError
 
     def finish(self, made: Any) -> Any:
-        """Return the media of what a job made."""
+        """Return the media of what a job made; None is that it has to be made in another way."""
         raise NotImplementedError
 
 
@@ -269,12 +270,13 @@ class _Deferred(Generic[T]):
         finally:
             _running.pop(ticket, None)
 
-    def _decode(self) -> None:
-        """Run the decoder, with the claim."""
-        assert self._decoder is not None
+    def _decode(self, decode: Callable[[], T] | None = None) -> None:
+        """Run `decode`, or the decoder, with the claim."""
+        decode = decode or self._decoder
+        assert decode is not None
         self._thread_id = threading.get_ident()
         try:
-            self._memo.media = self._decoder()
+            self._memo.media = decode()
         finally:
             self._thread_id = None
         self._forget()
@@ -289,13 +291,9 @@ class _Deferred(Generic[T]):
     def _finish(self, made: Any, is_ours: bool) -> T:
         if not is_ours:
             return self.run()
-        if made is None:
-            self._decode()
-        else:
-            decoder = self._decoder
-            assert isinstance(decoder, StagedDecoder)
-            self._memo.media = decoder.finish(made)
-            self._forget()
+        decoder = self._decoder
+        assert isinstance(decoder, StagedDecoder)
+        self._decode(partial(decoder.finish, made))
         return cast(T, self._memo.media)
 
     def _forget(self) -> None:

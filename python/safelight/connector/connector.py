@@ -219,11 +219,12 @@ class MediaConnector:
         share the payload and the decode. What each of them brings is charged.
         """
         load = partial(self.load_from_url, media_io=media_io, timeout_s=timeout_s)
-        outcomes = self._load_data_urls(urls, media_io, "load_from_url")
-        for index, url in enumerate(urls):
-            if index not in outcomes:
-                outcomes[index] = _outcome(load, url)
-        return [outcomes[index] for index in range(len(urls))]
+        together = self._get_data_urls(urls, media_io, "load_from_url")
+        outcomes = self._load_data_urls(together, media_io)
+        return [
+            outcomes[index] if index in outcomes else _outcome(load, url)
+            for index, url in enumerate(urls)
+        ]
 
     async def load_from_urls_async(
         self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
@@ -247,38 +248,52 @@ class MediaConnector:
         load: Callable[[str], Awaitable[MediaRef[T]]],
         road: str,
     ) -> list[MediaRef[T] | Exception]:
-        outcomes: dict[int, MediaRef[T] | Exception] = {}
-        if any(_has_scheme(url, "data") for url in urls):
-            outcomes = await off_loop(partial(self._load_data_urls, urls, media_io, road))
-        others = [index for index in range(len(urls)) if index not in outcomes]
-        fetched = await asyncio.gather(
-            *(load(urls[index]) for index in others), return_exceptions=True
+        together = self._get_data_urls(urls, media_io, road)
+        loads: dict[int, Awaitable[MediaRef[T]]] = {
+            index: load(url) for index, url in enumerate(urls) if index not in together
+        }
+        data_urls = self._load_data_urls_async(together, media_io)
+        gathered: list[Any] = await asyncio.gather(
+            data_urls, *loads.values(), return_exceptions=True
         )
-        for index, outcome in zip(others, fetched, strict=True):
+        outcomes, *fetched = gathered
+        for outcome in gathered:
             if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
                 raise outcome
-            outcomes[index] = outcome
+        if isinstance(outcomes, Exception):
+            raise outcomes
+        outcomes.update(zip(loads, fetched, strict=True))
         return [outcomes[index] for index in range(len(urls))]
 
-    def _load_data_urls(
-        self, urls: Sequence[str], media_io: MediaIO[T], road: str
-    ) -> dict[int, MediaRef[T] | Exception]:
-        """Load the ``data:`` URLs among `urls`; the outcomes by their index.
+    def _get_data_urls(
+        self, urls: Sequence[str], media_io: MediaIO[Any], road: str
+    ) -> dict[int, str]:
+        """Return the ``data:`` URLs that are loaded together, by their index.
 
-        None of them where something has its own way with each: the decoder with base64, or a
-        subclass with a URL, in the method `road`.
+        None where something has its own way with each: the decoder with base64, or a subclass
+        with a URL, in the method `road`.
         """
         has_own_road = getattr(type(self), road) is not getattr(MediaConnector, road)
         if has_own_road or _reads_base64_itself(media_io):
             return {}
-        numbered = ((index, url) for index, url in enumerate(urls) if _has_scheme(url, "data"))
+        return {index: url for index, url in enumerate(urls) if _has_scheme(url, "data")}
+
+    def _load_data_urls(
+        self, urls: Mapping[int, str], media_io: MediaIO[T]
+    ) -> dict[int, MediaRef[T] | Exception]:
         outcomes = load_data_urls(
-            numbered,
+            urls.items(),
             media_io,
             max_bytes=self._get_max_bytes([media_io]),
             budget=self._download_budget,
         )
         return {index: _our(outcome) for index, outcome in outcomes.items()}
+
+    async def _load_data_urls_async(
+        self, urls: Mapping[int, str], media_io: MediaIO[T]
+    ) -> dict[int, MediaRef[T] | Exception]:
+        # Without any there is no need to leave the loop.
+        return await off_loop(partial(self._load_data_urls, urls, media_io)) if urls else {}
 
     # --- roads ---
 

@@ -305,6 +305,8 @@ class _ImageDecoder(StagedDecoder):
         return self._io._rasterizer.begin(self._data, self._header, self._reserve, claim, finish)
 
     def finish(self, made: Any) -> Any:
+        if made is None:
+            return self._io._rasterizer.rasterize_by_pillow(self._data, self._admit)
         assert self._header is not None
         self._admit(self._header.width, self._header.height)
         return self._io._rasterizer.from_pixels(made)

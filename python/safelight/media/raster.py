@@ -128,6 +128,10 @@ class Rasterizer:
             pixels = decode_image(data, *self._form(header))
             if pixels is not None:
                 return self.from_pixels(pixels)
+        return self.rasterize_by_pillow(data, admit)
+
+    def rasterize_by_pillow(self, data: bytes, admit: Admit) -> Any:
+        """As `rasterize`, of what native code does not decode."""
         image = self._open(data)
         admit(*image.size)
         if image.format in _JPEG_FORMATS:

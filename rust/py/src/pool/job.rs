@@ -91,6 +91,9 @@ pub(crate) struct PyJob {
     cost: u64,
 }
 
+/// What an image costs besides its pixels, in pixels.
+const BASE_COST: u64 = 1 << 12;
+
 /// What costs more lets others pass: an image of so many pixels takes a tenth of a second.
 const BULK_COST: u64 = 1 << 24;
 
@@ -122,7 +125,7 @@ impl PyJob {
             flight,
             generation: generation(),
             site: Site::Both,
-            cost,
+            cost: cost.saturating_add(BASE_COST),
         }
     }
 

@@ -54,7 +54,7 @@ impl Memory {
 }
 
 /// Handing so much back to the system takes long enough for others to have the interpreter.
-const DETACH_BYTES: usize = 4 << 20;
+const DETACH_BYTES: usize = 1 << 20;
 
 impl Drop for Memory {
     fn drop(&mut self) {

@@ -15,7 +15,7 @@ pub fn too_many_scans() -> Error {
     Error::limit("image has more than 500 scans", most, most + 1)
 }
 
-/// Whether the first picture of a JPEG has more scans than [`MAX_SCANS`].
+/// Whether the first picture of a JPEG has more scans than are decoded.
 ///
 /// Takes a time linear in `data`. Of what is no JPEG, or damaged, it says what it can.
 #[must_use]

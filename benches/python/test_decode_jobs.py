@@ -74,14 +74,14 @@ def test_two_threads(compare: Comparison, pool: MediaPool) -> None:
     refs: list[Any] = []
 
     def make_refs() -> None:
-        refs[:] = [media_io.load_bytes_ref(data) for _ in range(24)]
+        refs[:] = [media_io.load_bytes_ref(data) for _ in range(48)]
 
     def decode(pool: MediaPool) -> list[int]:
         return [each.nbytes for each in collect_media_decodes(submit_media_decodes(refs, pool))]
 
     single = MediaPool(1)
     compare(
-        "decode, png photo x 24, two threads against one",
+        "decode, png photo x 48, two threads against one",
         ours=lambda: decode(pool),
         baseline=lambda: decode(single),
         setup=make_refs,

@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed};
 
 use crate::decode::{Declined, Refusal};
+use crate::spare;
 
 /// `len` zero bytes. Pages that are never written cost nothing, so a file that claims more
 /// pixels than it brings takes address space only.
@@ -25,6 +26,9 @@ pub(crate) fn zeroed(len: usize) -> Result<Vec<u8>, Refusal> {
 
 /// Room for `len` bytes that are yet to be written.
 pub(crate) fn reserved(len: usize) -> Result<Vec<u8>, Refusal> {
+    if let Some(bytes) = spare::take(len) {
+        return Ok(bytes);
+    }
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(len)

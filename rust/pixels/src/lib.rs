@@ -11,6 +11,7 @@ mod decode;
 mod features;
 mod mode;
 mod picture;
+mod spare;
 mod turn;
 
 pub use safelight_core::cancel::Cancel;
@@ -20,6 +21,7 @@ pub use decode::{Declined, Header, has_too_many_scans, header, too_many_scans};
 pub use features::{libraries, vector_instructions};
 pub use mode::Mode;
 pub use picture::{Palette, Picture, Transparency};
+pub use spare::recycle;
 
 use decode::Refusal;
 

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use crate::Cancel;
 use crate::buffer::reserved;
 use crate::decode::{Declined, Refusal};
+use crate::spare::recycle;
 
 /// Side of the tiles in which a picture is turned, so that both sides stay in cache.
 const TILE: usize = 32;
@@ -55,6 +56,7 @@ pub(crate) fn turn<const S: usize, const D: usize>(
     }
     // SAFETY: both functions write every pixel of `upright`, which is all of `bytes`.
     unsafe { out.set_len(bytes) };
+    recycle(pixels);
     Ok(out)
 }
 

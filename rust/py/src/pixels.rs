@@ -64,7 +64,13 @@ impl Drop for Memory {
         if bytes.len() >= DETACH_BYTES {
             let mut bytes = Some(bytes);
             // Freed below where the interpreter finalizes.
-            Python::try_attach(|py| detached(py, || drop(bytes.take())));
+            Python::try_attach(|py| {
+                detached(py, || {
+                    if let Some(bytes) = bytes.take() {
+                        safelight_pixels::recycle(bytes.into_vec());
+                    }
+                });
+            });
         }
     }
 }

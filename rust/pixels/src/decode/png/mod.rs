@@ -14,6 +14,7 @@ use crate::Cancel;
 use crate::buffer::{area, reserved, zeroed};
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
+use crate::spare::recycle;
 
 use super::{Codec, Declined, Header, Plan, Refusal, inflate};
 use chunks::Chunks;
@@ -172,6 +173,7 @@ impl<'a> Codec<'a> for Png<'a> {
                     .unpack(row, line, pass.width, (pass.left, pass.across));
             }
         }
+        recycle(scratch);
         Ok(())
     }
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import httpx2
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from comparison import Comparison
+from lateness import lateness_s
 from safelight import DownloadBudget, MediaConnector
 from safelight.media import MediaIO
 
@@ -50,7 +49,6 @@ asyncio.run(main())
 BODY = bytes(range(256)) * 800
 FETCHES = 64
 DRIPS = 1000
-TICK_S = 0.002
 
 
 class Bytes(MediaIO[bytes]):
@@ -101,22 +99,6 @@ def test_fetches(compare: Comparison, url: str) -> None:
         runner.run(client.aclose())
 
 
-async def _lateness_s(run: Callable[[], Awaitable[Any]]) -> float:
-    """How late the loop is at the 99th percentile of its ticks while `run` runs."""
-    late = []
-
-    async def tick() -> None:
-        while True:
-            due = time.perf_counter() + TICK_S
-            await asyncio.sleep(TICK_S)
-            late.append(time.perf_counter() - due)
-
-    ticking = asyncio.create_task(tick())
-    await run()
-    ticking.cancel()
-    return sorted(late)[len(late) * 99 // 100]
-
-
 def test_loop_while_a_thousand_drip(benchmark: BenchmarkFixture, url: str) -> None:
     """Not a time of calls but of the loop's lateness; the bare client opens all connections."""
 
@@ -141,8 +123,8 @@ def test_loop_while_a_thousand_drip(benchmark: BenchmarkFixture, url: str) -> No
 
     with asyncio.Runner() as runner:
         runner.run(warm())
-        baseline_s = runner.run(_lateness_s(bare))
-        ours_s = benchmark.pedantic(lambda: runner.run(_lateness_s(ours)), rounds=1)
+        baseline_s = runner.run(lateness_s(bare))
+        ours_s = benchmark.pedantic(lambda: runner.run(lateness_s(ours)), rounds=1)
     benchmark.extra_info["comparison"] = {
         "name": f"connector, loop lateness (p99) while {DRIPS:,} fetches drip",
         "ours_s": ours_s,

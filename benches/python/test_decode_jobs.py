@@ -6,7 +6,6 @@ import asyncio
 import base64
 import hashlib
 import statistics
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from PIL import Image
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from comparison import Comparison
+from lateness import lateness_s
 from pictures import ONE_MP, TWELVE_MP, encode, photo
 from safelight import MediaCache, MediaConnector, collect_media_decodes, submit_media_decodes
 from safelight.executor import MediaPool, collect_media_decodes_async
@@ -28,7 +28,6 @@ from safelight.media import ImageMediaIO
 Array = npt.NDArray[np.uint8]
 
 JOBS = 64
-TICK_S = 0.001
 # What a decode may hold the interpreter.
 ATTACHED_S = 0.0002
 
@@ -90,22 +89,6 @@ def test_two_threads(compare: Comparison, pool: MediaPool) -> None:
     single.shutdown()
 
 
-async def _lateness_s(run: Callable[[], Awaitable[Any]]) -> float:
-    """How late the loop is at the 99th percentile of its ticks while `run` runs."""
-    late: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            due = time.perf_counter() + TICK_S
-            await asyncio.sleep(TICK_S)
-            late.append(time.perf_counter() - due)
-
-    ticking = asyncio.create_task(tick())
-    await run()
-    ticking.cancel()
-    return sorted(late)[len(late) * 99 // 100]
-
-
 @pytest.mark.parametrize(("baseline", "target"), [("idle", 1 / 3), ("Pillow", 5.0)])
 def test_loop_while_two_threads_decode(
     benchmark: BenchmarkFixture, pool: MediaPool, baseline: str, target: float
@@ -131,13 +114,13 @@ def test_loop_while_two_threads_decode(
 
     with asyncio.Runner() as runner:
 
-        def lateness_s(make: Callable[[], Callable[[], Awaitable[Any]]]) -> float:
-            return statistics.median(runner.run(_lateness_s(make())) for _ in range(3))
+        def median_s(make: Callable[[], Callable[[], Awaitable[Any]]]) -> float:
+            return statistics.median(runner.run(lateness_s(make())) for _ in range(3))
 
-        baseline_s = lateness_s(
+        baseline_s = median_s(
             lambda: idle if baseline == "idle" else decoding("pillow"),
         )
-        ours_s = benchmark.pedantic(lateness_s, args=(lambda: decoding("native"),), rounds=1)
+        ours_s = benchmark.pedantic(median_s, args=(lambda: decoding("native"),), rounds=1)
     benchmark.extra_info["comparison"] = {
         "name": f"decode, loop lateness (p99) while two threads decode 12 MP, {baseline}",
         "ours_s": ours_s,

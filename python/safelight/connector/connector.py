@@ -24,13 +24,12 @@ from safelight.connector.deadline import Deadline
 from safelight.connector.disk_cache import get_disk_cache
 from safelight.connector.file_url import FileRoot
 from safelight.connector.off_loop import off_loop
+from safelight.connector.outcome import only_ours, our, outcome_of
 from safelight.connector.registry import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import (
     BlockedURLError,
     FetchError,
-    MediaError,
     RequestError,
-    SafelightError,
 )
 from safelight.ref import MediaRef
 
@@ -222,7 +221,7 @@ class MediaConnector:
         together = self._get_data_urls(urls, media_io, "load_from_url")
         outcomes = self._load_data_urls(together, media_io)
         return [
-            outcomes[index] if index in outcomes else _outcome(load, url)
+            outcomes[index] if index in outcomes else outcome_of(load, url)
             for index, url in enumerate(urls)
         ]
 
@@ -287,7 +286,7 @@ class MediaConnector:
             max_bytes=self._get_max_bytes([media_io]),
             budget=self._download_budget,
         )
-        return {index: _our(outcome) for index, outcome in outcomes.items()}
+        return {index: our(outcome) for index, outcome in outcomes.items()}
 
     async def _load_data_urls_async(
         self, urls: Mapping[int, str], media_io: MediaIO[T]
@@ -300,7 +299,7 @@ class MediaConnector:
     def _load(
         self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
     ) -> list[MediaRef[Any]]:
-        with _only_ours():
+        with only_ours():
             if _scheme(url) not in ("http", "https"):
                 return self._load_local(media_ios, url)
             fetch = self._make_fetch(media_ios, url)
@@ -316,7 +315,7 @@ class MediaConnector:
     async def _load_async(
         self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
     ) -> list[MediaRef[Any]]:
-        with _only_ours():
+        with only_ours():
             if _scheme(url) not in ("http", "https"):
                 return await off_loop(partial(self._load_local, media_ios, url))
             if not _client.is_loaded:
@@ -471,33 +470,3 @@ def _reads_base64_itself(media_io: MediaIO[Any]) -> bool:
     from safelight.media.base import MediaIO
 
     return getattr(type(media_io), "load_base64_ref", None) is not MediaIO.load_base64_ref
-
-
-@contextmanager
-def _only_ours() -> Iterator[None]:
-    """Let nothing out but a `SafelightError` (and what ends a task or the process)."""
-    try:
-        yield
-    except SafelightError:
-        raise
-    except Exception as error:
-        raise _our(error) from error
-
-
-def _our(outcome: T | Exception) -> T | SafelightError:
-    """Return `outcome`, or in place of a foreign exception one of ours."""
-    if isinstance(outcome, SafelightError) or not isinstance(outcome, Exception):
-        return outcome
-    if isinstance(outcome, (ValueError, OSError)):
-        ours: SafelightError = MediaError("media could not be loaded")
-    else:
-        ours = SafelightError(f"media could not be loaded ({type(outcome).__name__})")
-    ours.__cause__ = outcome
-    return ours
-
-
-def _outcome(load: Callable[[str], T], url: str) -> T | Exception:
-    try:
-        return load(url)
-    except Exception as error:  # noqa: BLE001 - handed on in the place of a result
-        return error

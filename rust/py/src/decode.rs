@@ -38,15 +38,6 @@ fn busy() -> u64 {
     u64::from(generation()) << 1 | 1
 }
 
-fn take(state: &AtomicU64) -> bool {
-    let busy = busy();
-    state
-        .fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
-            (now != DONE && now != busy).then_some(busy)
-        })
-        .is_ok()
-}
-
 #[pymethods]
 impl PyClaim {
     #[new]
@@ -86,10 +77,14 @@ struct Held {
 
 impl Held {
     fn take(claim: Arc<AtomicU64>) -> Option<Self> {
-        take(&claim).then(|| Self {
-            claim,
-            is_done: false,
-        })
+        let busy = busy();
+        claim
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
+                (now != DONE && now != busy).then_some(busy)
+            })
+            .ok()?;
+        let is_done = false;
+        Some(Self { claim, is_done })
     }
 }
 

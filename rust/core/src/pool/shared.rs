@@ -208,8 +208,11 @@ impl Shared {
             };
             match turn {
                 Some(Turn::Begin(job)) => {
-                    riders.cost = riders.cost.saturating_add(job.cost);
-                    riders.parts.extend(job.task.begin());
+                    // A job that came to nothing takes no room.
+                    if let Some(part) = job.task.begin() {
+                        riders.parts.push(part);
+                        riders.cost = riders.cost.saturating_add(job.cost);
+                    }
                 }
                 _ if !riders.parts.is_empty() => self.land(std::mem::take(&mut riders)),
                 Some(Turn::Run(job)) => job.task.run(),

@@ -94,7 +94,7 @@ pub(crate) struct PyJob {
 /// What an image costs besides its pixels, in pixels.
 const BASE_COST: u64 = 1 << 12;
 
-/// What costs more lets others pass: an image of so many pixels takes a tenth of a second.
+/// What costs more lets others pass: an image of more pixels than most cameras make.
 const BULK_COST: u64 = 1 << 24;
 
 impl PyJob {

@@ -28,7 +28,7 @@ pub(crate) use raised::Raised;
 pub(crate) use watch::{LoopWaker, PyMailbox, PyWatch};
 pub(crate) use worker::{call, detached, work_attached};
 
-/// Decodes of so many pixels in all are handed over together: about a millisecond's.
+/// Decodes of so many pixels in all are handed over together: few enough that none waits long.
 const MAX_RIDE: u64 = 1 << 18;
 
 /// Between the highest priority there is and the lowest.

@@ -15,13 +15,10 @@ from PIL import Image
 
 from safelight._safelight import Claim, Job, decode_job
 from safelight.budget import DecodedBudget
+from safelight.decodes import collect_media_decodes, submit_media_decodes
 from safelight.errors import DecodeError, LimitError, UnsupportedMediaError
-from safelight.executor import (
-    MediaPool,
-    collect_media_decodes,
-    submit_media_decodes,
-)
 from safelight.media import ImageMediaIO
+from safelight.pool import MediaPool
 from safelight.ref import MediaRef, StagedDecoder
 
 TIMEOUT = 30

@@ -22,7 +22,6 @@ from safelight import (
     MultiModalKwargsItems,
     ProcessorInputs,
 )
-from safelight.inputs import scope_mm_kwargs
 from safelight.inputs.fields import (
     MultiModalBatchedField,
     MultiModalFieldElem,
@@ -31,6 +30,7 @@ from safelight.inputs.fields import (
     nested_nbytes,
     owned,
 )
+from safelight.processing.request import scope_mm_kwargs
 
 KINDS = ["numpy", "torch"]
 

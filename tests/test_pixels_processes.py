@@ -23,7 +23,7 @@ import hashlib, io, os, random, sys, threading, time, warnings
 import numpy as np
 from PIL import Image
 from safelight import ImageMediaIO, media_pool, submit_media_decodes
-from safelight.executor import MediaPool
+from safelight.pool import MediaPool
 
 def encode(size, format, **options):
     noise = random.Random(size[0]).randbytes(3 * size[0] * size[1])

@@ -56,7 +56,7 @@ def test_openmp_of_a_worker_is_limited_and_of_others_is_not() -> None:
     pytest.importorskip("torch")
     script = """
         import torch
-        from safelight.executor import MediaPool
+        from safelight.pool import MediaPool
         torch.set_num_threads(7)
         pool = MediaPool(1)
         print(pool.submit(torch.get_num_threads).result(), torch.get_num_threads())
@@ -71,7 +71,7 @@ def test_child_of_a_fork_has_a_pool_and_the_cached_values() -> None:
     script = """
         import os, threading, warnings
         from safelight.cache import MediaCache
-        from safelight.executor import media_pool
+        from safelight.pool import media_pool
         warnings.simplefilter("ignore")  # 3.12 warns of every fork beside threads
         cache = MediaCache(100)
         cache.put(b"kept", "k", 1)
@@ -117,7 +117,7 @@ def test_child_of_a_fork_has_a_pool_and_the_cached_values() -> None:
 def test_job_may_fork() -> None:
     script = """
         import os, warnings
-        from safelight.executor import MediaPool
+        from safelight.pool import MediaPool
         warnings.simplefilter("ignore")
         def fork():
             child = os.fork()
@@ -137,7 +137,7 @@ def test_job_may_fork() -> None:
 def test_exit_withdraws_what_waits_and_lets_what_runs_end() -> None:
     script = """
         import threading, time
-        from safelight.executor import MediaPool
+        from safelight.pool import MediaPool
         pool = MediaPool(1)
         begun = threading.Event()
         def slow():
@@ -155,7 +155,7 @@ def test_exit_withdraws_what_waits_and_lets_what_runs_end() -> None:
 def test_exit_does_not_wait_for_ever_and_survives_what_comes_back_late() -> None:
     script = """
         import threading, time, atexit
-        from safelight.executor import MediaPool
+        from safelight.pool import MediaPool
         pool = MediaPool(3)
         begun = threading.Barrier(4)
         def python():
@@ -226,7 +226,7 @@ def test_nothing_piles_up() -> None:
         import asyncio, gc, os
         from pathlib import Path
         from safelight.cache import MediaCache
-        from safelight.executor import MediaPool
+        from safelight.pool import MediaPool
         def resident():
             pages = Path("/proc/self/statm").read_text().split()[1]
             return int(pages) * 4096

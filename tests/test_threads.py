@@ -19,7 +19,7 @@ import pytest
 
 from safelight.cache import MediaCache
 from safelight.errors import SafelightError
-from safelight.executor import MediaPool, media_pool
+from safelight.pool import MediaPool, media_pool
 
 pytestmark = pytest.mark.timeout(120)
 

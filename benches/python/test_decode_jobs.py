@@ -22,8 +22,9 @@ from comparison import Comparison
 from lateness import lateness_s
 from pictures import ONE_MP, TWELVE_MP, encode, photo
 from safelight import MediaCache, MediaConnector, collect_media_decodes, submit_media_decodes
-from safelight.executor import MediaPool, collect_media_decodes_async
+from safelight.decodes import collect_media_decodes_async
 from safelight.media import ImageMediaIO
+from safelight.pool import MediaPool
 
 Array = npt.NDArray[np.uint8]
 

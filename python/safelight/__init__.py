@@ -39,24 +39,19 @@ if TYPE_CHECKING:
     from safelight.budget import DecodedBudget, DownloadBudget
     from safelight.cache import CacheStats, MediaCache, MultiModalProcessorOnlyCache
     from safelight.connector import MEDIA_CONNECTOR_REGISTRY, MediaConnector
-    from safelight.executor import (
+    from safelight.decodes import (
         MediaDecodeJob,
-        MediaPool,
-        PoolStats,
         collect_media_decodes,
         collect_media_decodes_async,
-        media_pool,
         submit_media_decodes,
     )
     from safelight.hashing import MultiModalHasher
     from safelight.http_errors import error_body, http_status
     from safelight.inputs import (
         MultiModalFieldConfig,
-        MultiModalInputs,
         MultiModalKwargsItem,
         MultiModalKwargsItems,
         PlaceholderRange,
-        ProcessorInputs,
     )
     from safelight.media import ImageMediaIO, MediaIO
     from safelight.parse import (
@@ -66,11 +61,14 @@ if TYPE_CHECKING:
         MultiModalDataItems,
         MultiModalDataParser,
     )
+    from safelight.pool import MediaPool, PoolStats, media_pool
     from safelight.processing import (
         MULTIMODAL_REGISTRY,
         BaseMultiModalProcessor,
         MultiModalApplyState,
+        MultiModalInputs,
         ProcessingInfo,
+        ProcessorInputs,
     )
     from safelight.ref import MediaRef
     from safelight.renderer import RenderedChat, Renderer
@@ -82,17 +80,18 @@ _LAZY = {
         "budget": "DecodedBudget DownloadBudget",
         "cache": "CacheStats MediaCache MultiModalProcessorOnlyCache",
         "connector": "MEDIA_CONNECTOR_REGISTRY MediaConnector",
-        "executor": "MediaDecodeJob MediaPool PoolStats collect_media_decodes "
-        "collect_media_decodes_async media_pool submit_media_decodes",
+        "decodes": "MediaDecodeJob collect_media_decodes collect_media_decodes_async "
+        "submit_media_decodes",
         "hashing": "MultiModalHasher",
         "http_errors": "error_body http_status",
-        "inputs": "MultiModalFieldConfig MultiModalInputs MultiModalKwargsItem "
-        "MultiModalKwargsItems PlaceholderRange ProcessorInputs",
+        "inputs": "MultiModalFieldConfig MultiModalKwargsItem MultiModalKwargsItems "
+        "PlaceholderRange",
         "media": "ImageMediaIO MediaIO",
         "parse": "ImageEmbeddingItems ImageProcessorItems ModalityDataItems MultiModalDataItems "
         "MultiModalDataParser",
         "processing": "MULTIMODAL_REGISTRY BaseMultiModalProcessor MultiModalApplyState "
-        "ProcessingInfo",
+        "MultiModalInputs ProcessingInfo ProcessorInputs",
+        "pool": "MediaPool PoolStats media_pool",
         "ref": "MediaRef",
         "renderer": "RenderedChat Renderer",
     }.items()

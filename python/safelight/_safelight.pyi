@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final
 
 from safelight.errors import MediaError
-from safelight.executor import MediaPool
+from safelight.pool import MediaPool
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -22,8 +22,8 @@ from safelight.cache.processor import MultiModalProcessorOnlyCache
 from safelight.chat import ChatRequest, MediaPart, parse_chat
 from safelight.connector import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import FetchError, MediaError, RequestError
-from safelight.inputs import MultiModalInputs, ProcessorInputs
 from safelight.processing import BaseMultiModalProcessor, TimingContext
+from safelight.processing.request import MultiModalInputs, ProcessorInputs
 from safelight.ref import MediaRef
 
 __all__ = ["RenderedChat", "Renderer"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from safelight._safelight import Cache, Ticket, is_worker
-from safelight.executor import mailbox_of
+from safelight.pool import mailbox_of
 
 __all__ = ["CacheStats", "MediaCache"]
 

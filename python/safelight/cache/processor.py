@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safelight.cache.media import MediaCache
-from safelight.inputs.fields import MultiModalKwargsItem
-
-if TYPE_CHECKING:
-    from safelight.processing.prompt_updates import ResolvedPromptUpdate
+from safelight.inputs import MultiModalKwargsItem, ResolvedPromptUpdate
 
 __all__ = ["MultiModalProcessorOnlyCache", "ProcessorCacheEntry"]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from safelight.executor import media_pool
+from safelight.pool import media_pool
 
 __all__ = ["off_loop"]
 

@@ -1,4 +1,4 @@
-"""Plain values that travel between the layers: requests, fields, items, placeholders."""
+"""Plain values that travel between the layers: fields, items, placeholders, prompt updates."""
 
 from safelight.inputs.fields import (
     MultiModalFieldConfig,
@@ -6,24 +6,19 @@ from safelight.inputs.fields import (
     MultiModalKwargsItem,
     MultiModalKwargsItems,
 )
+from safelight.inputs.place import ItemPlace
 from safelight.inputs.placeholders import PlaceholderRange
-from safelight.inputs.request import (
-    MultiModalHashes,
-    MultiModalInputs,
-    ProcessorInputs,
-    is_text,
-    scope_mm_kwargs,
-)
+from safelight.inputs.prompt_updates import PromptUpdateDetails, ResolvedPromptUpdate
+from safelight.inputs.text import is_text
 
 __all__ = [
+    "ItemPlace",
     "MultiModalFieldConfig",
     "MultiModalFieldElem",
-    "MultiModalHashes",
-    "MultiModalInputs",
     "MultiModalKwargsItem",
     "MultiModalKwargsItems",
     "PlaceholderRange",
-    "ProcessorInputs",
+    "PromptUpdateDetails",
+    "ResolvedPromptUpdate",
     "is_text",
-    "scope_mm_kwargs",
 ]

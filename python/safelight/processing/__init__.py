@@ -1,9 +1,11 @@
 """Prompt and media to token ids and tensors. One file a model family."""
 
+from safelight.inputs import PromptUpdateDetails
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.processor import BaseMultiModalProcessor
-from safelight.processing.prompt_updates import PromptReplacement, PromptUpdateDetails
+from safelight.processing.prompt_updates import PromptReplacement
 from safelight.processing.registry import MULTIMODAL_REGISTRY
+from safelight.processing.request import MultiModalInputs, ProcessorInputs
 from safelight.processing.state import MultiModalApplyState
 from safelight.processing.timing import TimingContext
 
@@ -11,7 +13,9 @@ __all__ = [
     "BaseMultiModalProcessor",
     "MULTIMODAL_REGISTRY",
     "MultiModalApplyState",
+    "MultiModalInputs",
     "ProcessingInfo",
+    "ProcessorInputs",
     "PromptReplacement",
     "PromptUpdateDetails",
     "TimingContext",

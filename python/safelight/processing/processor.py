@@ -15,22 +15,20 @@ from typing import Any, ClassVar
 
 from safelight.cache.processor import ProcessorCacheEntry
 from safelight.errors import MediaError, RequestError, SafelightError
-from safelight.executor import media_pool
 from safelight.inputs import (
     MultiModalFieldConfig,
     MultiModalFieldElem,
-    MultiModalInputs,
     MultiModalKwargsItem,
     MultiModalKwargsItems,
-    ProcessorInputs,
     is_text,
-    scope_mm_kwargs,
 )
 from safelight.inputs.fields import owned
 from safelight.parse import MultiModalDataItems
+from safelight.pool import media_pool
 from safelight.processing import hf
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.prompt_updates import PromptReplacement, apply_prompt_updates
+from safelight.processing.request import MultiModalInputs, ProcessorInputs, scope_mm_kwargs
 from safelight.processing.state import MultiModalApplyState
 from safelight.processing.timing import TimingContext
 from safelight.ref import MediaRef

@@ -9,37 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from safelight.errors import RequestError
-from safelight.inputs import PlaceholderRange
+from safelight.inputs import PlaceholderRange, PromptUpdateDetails, ResolvedPromptUpdate
 
 __all__ = [
     "PromptReplacement",
-    "PromptUpdateDetails",
-    "ResolvedPromptUpdate",
     "apply_prompt_updates",
 ]
-
-
-@dataclass(frozen=True, eq=False)
-class PromptUpdateDetails:
-    """The tokens that replace a target.
-
-    Attributes:
-        full: Token ids.
-        is_embed: Bool mask of shape ``[len(full)]``, true where a token takes an embedding; None
-            when all do.
-    """
-
-    full: Sequence[int]
-    is_embed: npt.NDArray[np.bool_] | None = None
-
-    @staticmethod
-    def select_token_id(full: Sequence[int], embed_token_id: int) -> PromptUpdateDetails:
-        """Return details in which only `embed_token_id` takes embeddings."""
-        return PromptUpdateDetails(full, np.asarray(full) == embed_token_id)
 
 
 PromptUpdateContent = Sequence[int] | PromptUpdateDetails
@@ -65,15 +41,6 @@ class PromptReplacement:
         if not isinstance(content, PromptUpdateDetails):
             content = PromptUpdateDetails(content)
         return ResolvedPromptUpdate(self.modality, tuple(self.target), content)
-
-
-@dataclass(frozen=True, eq=False)
-class ResolvedPromptUpdate:
-    """The update of one item: what a processor cache keeps beside the item."""
-
-    modality: str
-    target: tuple[int, ...]
-    content: PromptUpdateDetails
 
 
 def apply_prompt_updates(

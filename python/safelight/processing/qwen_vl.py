@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safelight.errors import LimitError, RequestError
-from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems, scope_mm_kwargs
+from safelight.inputs import MultiModalFieldConfig, MultiModalKwargsItems
 from safelight.parse import (
     DictEmbeddingItems,
     ImageEmbeddingItems,
@@ -24,6 +24,7 @@ from safelight.parse import (
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.processor import BaseMultiModalProcessor
 from safelight.processing.prompt_updates import PromptReplacement
+from safelight.processing.request import scope_mm_kwargs
 from safelight.ref import MediaRef
 
 __all__ = ["Qwen2VLMultiModalProcessor", "Qwen2VLProcessingInfo", "Qwen3VLMultiModalProcessor"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from safelight.executor import (
+from safelight.decodes import (
     MediaDecodeJob,
     collect_media_decodes,
     collect_media_decodes_async,
@@ -18,8 +18,8 @@ from safelight.executor import (
     drain_media_decodes_async,
     submit_media_decodes,
 )
-from safelight.inputs import MultiModalHashes, ProcessorInputs
 from safelight.parse import MultiModalDataItems
+from safelight.processing.request import MultiModalHashes, ProcessorInputs
 from safelight.processing.timing import TimingContext
 from safelight.ref import MediaRef
 

@@ -92,7 +92,7 @@ pub(crate) fn media_pool(py: Python<'_>) -> PyResult<&'static Py<PyPool>> {
     static MEDIA: PyOnceLock<Py<PyPool>> = PyOnceLock::new();
     MEDIA.get_or_try_init(py, || {
         let class = py
-            .import("safelight.executor")?
+            .import("safelight.pool")?
             .getattr("MediaPool")?
             .cast_into::<PyType>()?;
         Ok(class.call0()?.cast_into::<PyPool>()?.unbind())

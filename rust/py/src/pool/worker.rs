@@ -164,7 +164,7 @@ fn limit_nested_threads(py: Python<'_>) {
         .get_or_try_init(py, || {
             let modules = py.import("sys")?.getattr("modules")?.unbind();
             let limit = py
-                .import("safelight.executor")?
+                .import("safelight.openmp")?
                 .getattr("limit_nested_threads")?;
             PyResult::Ok((modules, limit.unbind()))
         })

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from comparison import Comparison
-from safelight.executor import MediaPool
+from safelight.pool import MediaPool
 
 COUNT = 64
 

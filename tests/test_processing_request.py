@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from safelight import DecodeSpec, MediaRef, MultiModalHasher
-from safelight.inputs import ProcessorInputs
 from safelight.parse import MultiModalDataParser
+from safelight.processing.request import ProcessorInputs
 
 
 def must_not_decode() -> Any:

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
+from safelight.cache.processor import MultiModalProcessorOnlyCache
 from safelight.hashing import MultiModalHasher
-from safelight.inputs.fields import MultiModalKwargsItems
-from safelight.inputs.placeholders import PlaceholderRange
+from safelight.inputs import MultiModalKwargsItems, PlaceholderRange
 from safelight.parse import MultiModalDataItems
 from safelight.ref import MediaRef
-
-if TYPE_CHECKING:
-    from safelight.cache.processor import MultiModalProcessorOnlyCache
 
 __all__ = [
     "MultiModalHashes",
     "MultiModalInputs",
     "ProcessorInputs",
-    "is_text",
     "scope_mm_kwargs",
 ]
 
@@ -33,15 +29,6 @@ MultiModalHashes = dict[str, list[str]]
 # Names of transformers: options under these apply to one modality only.
 _SCOPES = {"image": "images_kwargs", "video": "videos_kwargs", "audio": "audio_kwargs"}
 _SCOPE_NAMES = frozenset((*_SCOPES.values(), "text_kwargs", "common_kwargs"))
-
-
-def is_text(string: str) -> bool:
-    """Whether `string` has UTF-8 bytes: JSON can bring lone surrogates, which have none."""
-    try:
-        string.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def scope_mm_kwargs(kwargs: Mapping[str, Any], modality: str) -> dict[str, Any]:

@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 from safelight._safelight import Job
-from safelight.errors import DecodeError, HeaderError
-from safelight.executor import (
+from safelight.decodes import (
     MediaDecodeJob,
-    MediaPool,
     collect_media_decodes,
     collect_media_decodes_async,
-    media_pool,
     submit_media_decodes,
 )
+from safelight.errors import DecodeError, HeaderError
+from safelight.pool import MediaPool, media_pool
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -90,13 +90,16 @@ pub(crate) struct PyPool {
 /// The pool of the process, made on first use; the same object after a fork, with new threads.
 pub(crate) fn media_pool(py: Python<'_>) -> PyResult<&'static Py<PyPool>> {
     static MEDIA: PyOnceLock<Py<PyPool>> = PyOnceLock::new();
-    MEDIA.get_or_try_init(py, || {
-        let class = py
-            .import("safelight.pool")?
-            .getattr("MediaPool")?
-            .cast_into::<PyType>()?;
-        Ok(class.call0()?.cast_into::<PyPool>()?.unbind())
-    })
+    if let Some(pool) = MEDIA.get(py) {
+        return Ok(pool);
+    }
+    let class = py
+        .import("safelight.pool")?
+        .getattr("MediaPool")?
+        .cast_into::<PyType>()?;
+    let pool = class.call0()?.cast_into::<PyPool>()?.unbind();
+    // Made before, not while the cell is initialized: a fork then would leave it locked.
+    Ok(MEDIA.get_or_init(py, || pool))
 }
 
 /// Cores that this process may use, by affinity and cgroup.

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use safelight_core::flight::is_runner;
 
@@ -159,19 +158,15 @@ thread_local! {
 /// A limit holds for the calling thread alone, and only in what is loaded: so on every worker, and
 /// again whenever a module was imported.
 fn limit_nested_threads(py: Python<'_>) {
-    static LIMIT: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
-    let limited = LIMIT
-        .get_or_try_init(py, || {
-            let modules = py.import("sys")?.getattr("modules")?.unbind();
-            let limit = py
-                .import("safelight.openmp")?
-                .getattr("limit_nested_threads")?;
-            PyResult::Ok((modules, limit.unbind()))
-        })
-        .and_then(|(modules, limit)| {
-            let count = modules.bind(py).len()?;
+    // Nothing is kept in a once cell: a fork amid its initialization would leave it locked.
+    let limited = py
+        .import(intern!(py, "sys"))
+        .and_then(|sys| sys.getattr(intern!(py, "modules"))?.len())
+        .and_then(|count| {
             if MODULES.replace(count) != count {
-                call(limit.bind(py), &PyTuple::empty(py), None)?;
+                let openmp = py.import(intern!(py, "safelight.openmp"))?;
+                let limit = openmp.getattr(intern!(py, "limit_nested_threads"))?;
+                call(&limit, &PyTuple::empty(py), None)?;
             }
             Ok(())
         });

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from safelight.errors import (
     BlockedURLError,
     CacheMissError,
+    ConfigurationError,
     DecodeError,
     FetchError,
     FetchRefusedError,
@@ -103,6 +104,7 @@ __all__ = [
     "BlockedURLError",
     "CacheMissError",
     "CacheStats",
+    "ConfigurationError",
     "DecodeError",
     "DecodeSpec",
     "DecodedBudget",

@@ -5,6 +5,7 @@
     SafelightError
     ├── SpecError            (ValueError)    settings that cannot be an identity
     ├── RequestError         (ValueError)    a request, chat or option that is malformed
+    ├── ConfigurationError   (ValueError)    an operator's option that is malformed; names it
     ├── FetchError                           transient: the bytes could not be had, after retries
     │   ├── BlockedURLError      (ValueError)   malformed, or its scheme, host or path is refused
     │   ├── FetchRefusedError    (ValueError)   permanent: a 4xx answer, a body of another length
@@ -18,7 +19,8 @@
     ├── CacheMissError                       the two sides of a cache have drifted; .hashes
     └── ReleasedError        (RuntimeError)  decode() after release(): a caller's bug
 
-What a client's bytes or request caused is a ``ValueError`` too. Every error pickles with its
+What a client's bytes or request caused is a ``ValueError`` too, and so is an option that a server
+was built with. Every error pickles with its
 attributes. No message holds payload bytes, object addresses, server paths or resolved addresses.
 """
 
@@ -30,6 +32,7 @@ from typing import Any, ClassVar, Self
 __all__ = [
     "BlockedURLError",
     "CacheMissError",
+    "ConfigurationError",
     "DecodeError",
     "FetchError",
     "FetchRefusedError",
@@ -75,6 +78,10 @@ class SpecError(SafelightError, ValueError):
 
 class RequestError(SafelightError, ValueError):
     """A request, chat or option that is malformed, before any media is looked at."""
+
+
+class ConfigurationError(SafelightError, ValueError):
+    """An option of the operator's that is malformed, by its name; never a client's fault."""
 
 
 class _LocatedError(SafelightError):

@@ -12,6 +12,7 @@ from typing import Any
 from safelight.errors import (
     BlockedURLError,
     CacheMissError,
+    ConfigurationError,
     FetchError,
     FetchRefusedError,
     MediaError,
@@ -29,6 +30,7 @@ __all__ = ["error_body", "http_status"]
 _STATUSES: dict[type[BaseException], int] = {
     SpecError: 400,
     RequestError: 400,
+    ConfigurationError: 500,
     BlockedURLError: 400,
     FetchRefusedError: 422,
     PayloadTooLargeError: 422,

@@ -36,6 +36,8 @@ def user(*parts: Any) -> list[dict[str, Any]]:
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     capsys.readouterr()
+    if arguments[0] == "render" and "--model" not in arguments:
+        arguments = (*arguments, "--model", "demo")
     status = main(arguments)
     out, err = capsys.readouterr()
     return status, out, err

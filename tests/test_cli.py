@@ -36,9 +36,9 @@ def write(tmp_path: Path) -> Callable[[str, Any], str]:
 
 @pytest.fixture(scope="module")
 def hf_processor() -> Any:
-    from safelight.processing.loading import default_hf_processor
+    from safelight.processing.loading import demo_processor
 
-    return default_hf_processor()
+    return demo_processor()
 
 
 # --- render ---
@@ -179,7 +179,7 @@ def test_the_table_has_a_row_an_item_and_the_times(
 
 def test_standard_input_is_a_chat(write: Callable[[str, Any], str]) -> None:
     done = subprocess.run(
-        [*SAFELIGHT, "render", "-", "--json"],
+        [*SAFELIGHT, "render", "-", "--json", "--model", "demo"],
         input=json.dumps(user("hi")).encode(),
         capture_output=True,
         check=True,
@@ -266,13 +266,26 @@ def test_without_torch_default_and_checkpoint_give_the_same(
     capsys: pytest.CaptureFixture[str], write: Callable[[str, Any], str], checkpoint: str
 ) -> None:
     chat = write("chat.json", user(*GOOD, "hi"))
-    document = render_without_torch(chat)
+    document = render_without_torch(chat, "--model", "demo")
     loaded = render_without_torch(chat, "--model", checkpoint)
     status, out, _ = run(capsys, "render", chat, "--json")
     assert status == 0
     here = json.loads(out)
     assert document == here, "torch beside it changes nothing, not even hashes"
     assert loaded == document, "a saved and loaded processor is the same processor"
+
+
+def test_the_command_line_alone_assumes_the_demo_and_says_so(
+    capsys: pytest.CaptureFixture[str], write: Callable[[str, Any], str]
+) -> None:
+    chat = write("chat.json", user(*GOOD, "hi"))
+    capsys.readouterr()
+    assert main(["render", chat, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("safelight: no --model, so this is demo")
+    assert err.count("\n") == 1
+    assert out == run(capsys, "render", chat, "--json")[1]
+    assert fails(capsys, "render", chat, "--model", "").startswith("safelight: model must be ")
 
 
 def test_a_local_checkpoint_is_loaded_by_transformers(

@@ -145,7 +145,13 @@ def test_what_a_library_warns_of_is_no_failure(
     image = picture(1).quantize(16)
     payload = png(image, transparency=bytes(range(16)))
     done = subprocess.run(
-        [*SAFELIGHT, "render", write("chat.json", user(image_part(data_url(payload)))), "--json"],
+        [
+            *SAFELIGHT,
+            "render",
+            write("chat.json", user(image_part(data_url(payload)))),
+            "--json",
+            *("--model", "demo"),
+        ],
         capture_output=True,
         check=True,
         timeout=150,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from safelight import MULTIMODAL_REGISTRY, RequestError, SafelightError
+from safelight import MULTIMODAL_REGISTRY, ConfigurationError, RequestError, SafelightError
 from safelight.processing import hf
-from safelight.processing.loading import default_hf_processor, load_hf_processor
+from safelight.processing.loading import demo_processor, load_hf_processor
 from safelight.processing.qwen_vl import Qwen2VLMultiModalProcessor, Qwen3VLMultiModalProcessor
 from tiny_model import TinyHfProcessor
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.timeout(180)
 
 FINGERPRINT = """
 from safelight.processing import hf
-from safelight.processing.loading import default_hf_processor
-print(hf.fingerprint(default_hf_processor(), {"size": {"a", "b", "c"}}).hex())
+from safelight.processing.loading import demo_processor
+print(hf.fingerprint(demo_processor(), {"size": {"a", "b", "c"}}).hex())
 """
 
 
 @pytest.fixture(scope="module")
 def default() -> Any:
-    return load_hf_processor()
+    return demo_processor()
 
 
 def test_the_default_is_a_qwen3_vl_on_pillow(default: Any) -> None:
@@ -40,6 +40,12 @@ def test_the_default_is_a_qwen3_vl_on_pillow(default: Any) -> None:
     assert list(settings["image_mean"]) == list(settings["image_std"]) == [0.5] * 3
     size = settings["size"]
     assert (size["shortest_edge"], size["longest_edge"]) == (65_536, 16_777_216)
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_there_is_no_default_checkpoint(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^model "):
+        load_hf_processor(name)
 
 
 def test_the_default_tokenizer_is_byte_level_and_loses_nothing(default: Any) -> None:
@@ -115,7 +121,7 @@ def test_a_fingerprint_is_the_same_in_every_process(default: Any) -> None:
 
 
 def test_a_fingerprint_tells_settings_options_and_backends_apart(default: Any) -> None:
-    other = default_hf_processor()
+    other = demo_processor()
     assert hf.fingerprint(other, {}) == hf.fingerprint(default, {})
     other.image_processor.image_mean = [0.5, 0.5, 0.25]
     fingerprints = [
@@ -125,7 +131,7 @@ def test_a_fingerprint_tells_settings_options_and_backends_apart(default: Any) -
         hf.fingerprint(other, {}),
     ]
     if transformers.utils.is_torchvision_available():
-        other = default_hf_processor()
+        other = demo_processor()
         settings = other.image_processor.to_dict()
         other.image_processor = transformers.Qwen2VLImageProcessor(**settings)
         fingerprints.append(hf.fingerprint(other, {}))

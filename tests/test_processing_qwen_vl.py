@@ -25,7 +25,7 @@ from safelight import (
     ProcessorInputs,
     RequestError,
 )
-from safelight.processing.loading import default_hf_processor
+from safelight.processing.loading import demo_processor
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 pytestmark = pytest.mark.timeout(180)
@@ -50,7 +50,7 @@ HALF = {
 @cached
 def hf_processor(family: str, backend: str) -> Any:
     """The real processor of a family, with the tokenizer of the embedded default."""
-    default = default_hf_processor()
+    default = demo_processor()
     settings = {**(HALF if family == "Qwen3VL" else CLIP), "merge_size": 2}
     if backend == "pil":
         image_processor = transformers.Qwen2VLImageProcessorPil(**settings)

@@ -69,7 +69,7 @@ def test_all_is_what_type_checkers_see() -> None:
 
 
 def test_dir_shows_exactly_the_public_names() -> None:
-    shown = {name for name in dir(safelight) if not name.startswith("_")}
+    shown = {name for name in dir(safelight) if not name.startswith("_")} | {"__version__"}
     modules = {name for name in shown if inspect.ismodule(getattr(safelight, name))}
     assert shown - modules == set(safelight.__all__)
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from comparison import Comparison
 from safelight import MULTIMODAL_REGISTRY, MultiModalProcessorOnlyCache, Renderer
-from safelight.processing.loading import default_hf_processor
+from safelight.processing.loading import demo_processor
 
 _IMAGES, _PARTS = 16, 64
 _PREFIX = "data:image/jpeg;base64,"
@@ -75,7 +75,7 @@ class _Eager:
 
 
 def test_request(compare: Comparison) -> None:
-    hf_processor = default_hf_processor()
+    hf_processor = demo_processor()
     processor = MULTIMODAL_REGISTRY.create_processor(hf_processor)
     messages = _messages()
     eager = _Eager(hf_processor)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from safelight._safelight import __version__
 from safelight.errors import (
     BlockedURLError,
     CacheMissError,
@@ -150,6 +151,7 @@ __all__ = [
     "SafelightError",
     "SpecError",
     "UnsupportedMediaError",
+    "__version__",
     "collect_media_decodes",
     "collect_media_decodes_async",
     "derive_media_key",

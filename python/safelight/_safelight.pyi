@@ -12,6 +12,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
+__version__: str
+
 # --- spec ---
 
 class CanonicalSpec:

@@ -12,13 +12,16 @@ import io
 import json
 import math
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from safelight._safelight import __version__
 from safelight.errors import MediaError, RequestError, SafelightError
 from safelight.features import features
 from safelight.inputs import is_text
@@ -40,6 +43,7 @@ _PROBE_HEADER = ("file", "format", "size", "upright", "mode", "bits", "alpha", "
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    _open_streams()
     options = _parser().parse_args(arguments)
     if not sys.warnoptions:
         # Libraries warn of what damaged files hold; standard error is for failures of the command.
@@ -63,9 +67,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _open_streams() -> None:
+    """Give a process that was started without standard streams some that lead nowhere."""
+    # On the lowest free descriptors, so that no file that is opened later passes for a stream.
+    for name, descriptor, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is not None:
+            continue
+        nothing = os.open(os.devnull, os.O_RDWR)
+        if nothing != descriptor:
+            os.dup2(nothing, descriptor)
+            os.close(nothing)
+        setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", closefd=False))
+
+
 def _give_up_output() -> int:
     """Point standard output at nothing, because Python would complain once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, ValueError):  # replaced by something that has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
@@ -73,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="safelight", description="Handle media without decoding it."
     )
+    parser.add_argument("--version", action="version", version=f"safelight {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     render = commands.add_parser(
@@ -88,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CHAT.json",
         help="messages in OpenAI's shape, or an object that has them; - is standard input",
     )
-    render.add_argument("--model", help="checkpoint: a local path or a name on the hub")
+    render.add_argument(
+        "--model", help="checkpoint: a local path, a name on the hub, or demo (the default)"
+    )
     render.add_argument("--json", action="store_true", help="print one JSON document")
     render.add_argument(
         "--save",
@@ -146,7 +167,6 @@ def _render(options: argparse.Namespace) -> int:
     _quiet_transformers()
     from safelight.cache import MultiModalProcessorOnlyCache
     from safelight.processing import MULTIMODAL_REGISTRY
-    from safelight.processing.loading import load_hf_processor
     from safelight.renderer import RenderedChat, Renderer
     from safelight.report import TABLE_HEADER, describe, named_tensors, table_rows
 
@@ -155,7 +175,7 @@ def _render(options: argparse.Namespace) -> int:
     if options.max_image_pixels is not None:
         image_kwargs["max_image_pixels"] = options.max_image_pixels
     processor = MULTIMODAL_REGISTRY.create_processor(
-        load_hf_processor(options.model),
+        _load_model(options.model),
         media_io_kwargs={"image": image_kwargs},
         trust_request_kwargs=True,  # who wrote the chats runs the command
     )
@@ -196,6 +216,15 @@ def _render(options: argparse.Namespace) -> int:
         )
         print(f"{path}: {len(result.inputs['prompt_token_ids'])} tokens; {stages}")
     return 0
+
+
+def _load_model(name: str | None) -> Any:
+    """Return the processor of a checkpoint, or the demo's, which the command line alone assumes."""
+    from safelight.processing.loading import demo_processor, load_hf_processor
+
+    if name is None:
+        print("safelight: no --model, so this is demo, a toy without a checkpoint", file=sys.stderr)
+    return demo_processor() if name in (None, "demo") else load_hf_processor(name)
 
 
 def _read_chat(path: str, allowed_local_media_path: str) -> dict[str, Any]:
@@ -261,6 +290,7 @@ def _probe(options: argparse.Namespace) -> int:
 def _expand(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the files named, those of folders in sorted order."""
     for argument in arguments:
+        _check_name(argument)
         path = Path(argument)
         if argument != "-" and path.is_dir():
             yield from sorted(str(entry) for entry in path.rglob("*") if entry.is_file())
@@ -344,10 +374,23 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _read(path: str) -> bytes:
     """Return the content of a file, or of standard input for ``-``."""
+    _check_name(path)
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        if path == "-":
+            return sys.stdin.buffer.read()
+        # Without blocking, because opening a pipe would wait for somebody who writes to it.
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # noqa: PTH123 - a descriptor
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SafelightError(f"{path}: not a regular file")
+            return file.read()
     except OSError as error:
         raise SafelightError(f"{path}: {error.strerror}") from error
+
+
+def _check_name(path: str) -> None:
+    """Refuse what is no file's name: an unset variable of a shell would be the current folder."""
+    if not path or "\0" in path:
+        raise SafelightError(f"{path!r} is not the name of a file")
 
 
 def _fail(message: str) -> int:

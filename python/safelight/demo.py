@@ -20,7 +20,7 @@ from PIL import Image
 from safelight.cache import MultiModalProcessorOnlyCache
 from safelight.media import ImageMediaIO
 from safelight.processing import MULTIMODAL_REGISTRY
-from safelight.processing.loading import load_hf_processor
+from safelight.processing.loading import demo_processor
 from safelight.renderer import RenderedChat, Renderer
 
 __all__ = ["run"]
@@ -39,7 +39,7 @@ class _Turn:
 
 def run() -> int:
     """Render the conversation twice, check it, and print what happened. Return an exit status."""
-    hf_processor = load_hf_processor()
+    hf_processor = demo_processor()
     turns = list(_conversation())
     processor = MULTIMODAL_REGISTRY.create_processor(hf_processor)
     print(f"{'turn':<10}{'images':>7}{'decoded':>9}{'served':>8}{'ms':>9}{'eager ms':>10}  equal")

@@ -1,7 +1,7 @@
-"""Where a transformers processor comes from: a checkpoint, or the embedded default.
+"""Where a transformers processor comes from: a checkpoint, or the demo, by name.
 
-Owns loading and the default, which is made in code so that nothing is downloaded. Works without
-torch: a processor that demands a video processor, which demands torch, is then built without one.
+Owns loading, and the demo's processor, which is made in code so that nothing is downloaded. Works
+without torch: a processor that demands a video processor, which demands torch, is built without.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from safelight.errors import SafelightError
+from safelight.errors import ConfigurationError, SafelightError
 
-__all__ = ["default_hf_processor", "load_hf_processor"]
+__all__ = ["demo_processor", "load_hf_processor"]
 
 # Qwen3-VL's values.
 _PATCH_SIZE = 16
@@ -50,22 +50,16 @@ _CHAT_TEMPLATE = """\
 """
 
 
-def load_hf_processor(model: str | None = None) -> Any:
+def load_hf_processor(model: str) -> Any:
     """Return the transformers processor of `model`, a local path or a name on the hub.
 
-    None is the embedded default: a Qwen3-VL processor (patch 16, merge 2, temporal 2, mean and
-    standard deviation 0.5, 65,536 to 16,777,216 pixels) on the Pillow backend, with a byte-level
-    tokenizer.
-
     Raises:
+        ConfigurationError: `model` names nothing: there is no default.
         SafelightError: The model cannot be loaded, or transformers is not installed.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise SafelightError("transformers is not installed: pip install safelight[hf]") from error
-    if model is None:
-        return default_hf_processor()
+    if not model:
+        raise ConfigurationError("model must be a checkpoint: a local path or a name on the hub")
+    transformers = _transformers()
     try:
         if transformers.utils.is_torchvision_available():
             # A checkpoint without a video processor, as one that was saved without torch, does not
@@ -79,8 +73,24 @@ def load_hf_processor(model: str | None = None) -> Any:
         raise SafelightError(f"the processor of {model} cannot be loaded") from error
 
 
-def default_hf_processor() -> Any:
-    """Return the embedded default, made in code."""
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise SafelightError("transformers is not installed: pip install safelight[hf]") from error
+    return transformers
+
+
+def demo_processor() -> Any:
+    """Return a toy without a checkpoint, for demonstrations and tests; no model matches it.
+
+    A Qwen3-VL processor (patch 16, merge 2, temporal 2, mean and standard deviation 0.5, 65,536 to
+    16,777,216 pixels) on the Pillow backend, with a tokenizer that has a token a byte.
+
+    Raises:
+        SafelightError: transformers is not installed.
+    """
+    _transformers()
     from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessorPil, Qwen3VLProcessor
 
     image_processor = Qwen2VLImageProcessorPil(

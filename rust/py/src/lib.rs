@@ -52,6 +52,7 @@ mod _safelight {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         crate::fork::install(module.py())
     }
 }

@@ -452,11 +452,16 @@ def test_check_prefix_refuses_what_is_no_image() -> None:
         media_io.check_prefix(noise)
 
 
+# Not served unless they are asked for.
+UNSERVED = ("BLP", "FITS", "IPTC", "MSP")
+
+
 def test_check_prefix_passes_every_image_of_the_corpus(corpus: Path) -> None:
     media_io = ImageMediaIO(max_image_pixels=0)
     for line in (corpus / "truth.jsonl").read_text().splitlines():
         truth = json.loads(line)
-        if truth["pillow"].get("load") is not True or truth["pillow"]["format"] == "FITS":
+        image_format = truth["pillow"].get("format")
+        if truth["pillow"].get("load") is not True or image_format in UNSERVED:
             continue
         data = (corpus / truth["file"]).read_bytes()
         for length in (16, 512, 4096, len(data)):

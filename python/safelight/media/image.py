@@ -15,6 +15,7 @@ from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.key import derive_media_key, derive_media_keys
 from safelight.media.base import MediaIO
+from safelight.media.pillow import may_open
 from safelight.media.raster import Decoder, Output, Rasterizer, Scale, scale_divisor, scaled_size
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
 from safelight.ref import MediaRef, StagedDecoder
@@ -27,10 +28,11 @@ DEFAULT_MAX_IMAGE_PIXELS = 178_956_970
 
 # What Pillow may open, the common ones first because Pillow tries them in this order. Absent: EPS
 # (may start Ghostscript), WMF, BUFR, GRIB, HDF5 and MPEG (stubs or native handlers), FITS (unpacks
-# gzip without bound). MPO opens through JPEG.
+# gzip without bound), MSP (unpacks rows without bound), and IPTC and BLP, which open a picture of
+# any format and size that they hold. MPO opens through JPEG.
 ALLOWED_IMAGE_FORMATS = (
-    "JPEG PNG WEBP GIF BMP TIFF AVIF BLP CUR DCX DDS DIB FLI FTEX GBR ICNS ICO IM IMT IPTC "
-    "JPEG2000 MCIDAS MSP PCD PCX PIXAR PPM PSD QOI SGI SPIDER SUN TGA XBM XPM XVTHUMB"
+    "JPEG PNG WEBP GIF BMP TIFF AVIF CUR DCX DDS DIB FLI FTEX GBR ICNS ICO IM IMT "
+    "JPEG2000 MCIDAS PCD PCX PIXAR PPM PSD QOI SGI SPIDER SUN TGA XBM XPM XVTHUMB"
 ).split()
 
 # What a payload that no probe knows is judged by: every format of the list shows itself before.
@@ -136,7 +138,7 @@ class ImageMediaIO(MediaIO[Any]):
             # alone, and Pillow may see damage otherwise. It is asked once there is enough to go by.
             if len(data) < _UNKNOWN_BYTES:
                 return NeedMoreBytes(_UNKNOWN_BYTES)
-            if self._rasterizer.may_open(data):
+            if may_open(data, self._rasterizer.formats):
                 return None
             if isinstance(error, UnsupportedMediaError):
                 raise
@@ -306,7 +308,7 @@ class _ImageDecoder(StagedDecoder):
 
     def finish(self, made: Any) -> Any:
         if made is None:
-            return self._io._rasterizer.rasterize_by_pillow(self._data, self._admit)
+            return self._io._rasterizer.rasterize_by_pillow(self._data, self._header, self._admit)
         assert self._header is not None
         self._admit(self._header.width, self._header.height)
         return self._io._rasterizer.from_pixels(made)

@@ -7,7 +7,6 @@ touch a pixel before the caller has admitted the size.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from safelight._safelight import (
     Claim,
@@ -28,9 +27,14 @@ from safelight._safelight import (
 from safelight.errors import (
     DecodeError,
     HeaderError,
-    LimitError,
     MediaError,
     UnsupportedMediaError,
+)
+from safelight.media.pillow import (
+    judge_inner,
+    open_image,
+    raise_unless_of_bytes,
+    undisturbed,
 )
 from safelight.probe import ImageHeader, probe
 
@@ -54,6 +58,9 @@ _DIVISORS: Mapping[Scale | None, int] = {None: 1, "1/2": 2, "1/4": 4, "1/8": 8}
 
 # JPEG, and what opens as one: decoded smaller for less work; others disregard the scale.
 _JPEG_FORMATS = frozenset(("JPEG", "MPO"))
+
+# What an icon and a TIFF file are made of, which no list has to allow.
+_ALWAYS_INSIDE = frozenset(("DIB", "TIFF"))
 
 _DECODER_VARIABLE = "SAFELIGHT_IMAGE_DECODER"
 
@@ -95,22 +102,6 @@ class Rasterizer:
         if name not in self.formats and not (name == "MPO" and "JPEG" in self.formats):
             raise UnsupportedMediaError(f"image format {name} is not served")
 
-    def may_open(self, prefix: bytes) -> bool:
-        """Whether Pillow may open what begins with `prefix`, some kilobytes of a payload."""
-        Image.init()
-        openers = {name: Image.OPEN[name] for name in self.formats if name in Image.OPEN}
-        # A magic number is enough: what stands behind it may lie far behind the prefix.
-        if any(accept and accept(prefix[:16]) is True for _, accept in openers.values()):
-            return True
-        nameless = [name for name, (_, accept) in openers.items() if accept is None]
-        try:
-            Image.open(io.BytesIO(prefix), formats=nameless)
-        except UnidentifiedImageError:
-            return False
-        except Exception:  # noqa: BLE001 - whatever it is, the whole payload may fare better
-            return True
-        return True
-
     def rasterize(self, data: bytes, header: ImageHeader | None, admit: Admit) -> Any:
         """Decode `data` to an upright image in `image_mode`.
 
@@ -128,15 +119,29 @@ class Rasterizer:
             pixels = decode_image(data, *self._form(header))
             if pixels is not None:
                 return self.from_pixels(pixels)
-        return self.rasterize_by_pillow(data, admit)
+        return self.rasterize_by_pillow(data, header, admit)
 
-    def rasterize_by_pillow(self, data: bytes, admit: Admit) -> Any:
+    def rasterize_by_pillow(self, data: bytes, header: ImageHeader | None, admit: Admit) -> Any:
         """As `rasterize`, of what native code does not decode."""
-        image = self._open(data)
+        return undisturbed(lambda: self._rasterize_by_pillow(data, header, admit))
+
+    def _rasterize_by_pillow(self, data: bytes, header: ImageHeader | None, admit: Admit) -> Any:
+        judged = []
+
+        def judge(image_format: str, width: int, height: int) -> None:
+            if image_format not in _ALWAYS_INSIDE:
+                self.check_format(image_format)
+            admit(width, height)
+            judged.append(image_format)
+
+        image = open_image(data, self.formats, header)
+        if image is None:
+            raise self._unidentified(data)
         admit(*image.size)
         if image.format in _JPEG_FORMATS:
             check_jpeg_scans(data)
         try:
+            judge_inner(image, data, judge)
             if self.scale > 1 and image.format in _JPEG_FORMATS:
                 # Pillow takes the largest scale at which both sides are at least these.
                 image.draft(
@@ -145,7 +150,11 @@ class Rasterizer:
             image.load()
         except Exception as error:
             # Pillow's plugins raise OSError, SyntaxError, ValueError and more for damaged pixels.
+            raise_unless_of_bytes(error)
             raise DecodeError("image cannot be decoded: its pixels are damaged") from error
+        if judged:
+            # What is kept may be of another size than what was inside.
+            admit(*image.size)
         return self._from_pillow(self._convert(_upright(image)))
 
     def begin(
@@ -192,18 +201,6 @@ class Rasterizer:
             decoder = decoder.get(image_format, "native")
         return decoder == "native"
 
-    def _open(self, data: bytes) -> Image.Image:
-        try:
-            return Image.open(io.BytesIO(data), formats=self.formats)
-        except Image.DecompressionBombError as error:
-            raise LimitError(
-                "image is over the limit that Pillow has", limit=Image.MAX_IMAGE_PIXELS
-            ) from error
-        except UnidentifiedImageError as error:
-            raise self._unidentified(data) from error
-        except Exception as error:
-            raise HeaderError("image cannot be decoded: its header is damaged") from error
-
     def _unidentified(self, data: bytes) -> MediaError:
         """Say what the bytes are, where that can be told, if Pillow may not or cannot open them."""
         try:
@@ -230,6 +227,7 @@ class Rasterizer:
             if image.mode != mode:
                 image = image.convert(mode)
         except Exception as error:
+            raise_unless_of_bytes(error)
             raise DecodeError(
                 f"image cannot be decoded: mode {image.mode} does not convert to {mode}"
             ) from error

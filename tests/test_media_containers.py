@@ -1,0 +1,208 @@
+"""Pictures inside others, streams larger than they say: nothing is made that was not admitted."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageFile
+
+from safelight import DecodedBudget, ImageMediaIO, LimitError, MediaError
+from safelight.media.image import ALLOWED_IMAGE_FORMATS
+
+# Under Pillow's own limit, so that it does not help; over those that the tests set.
+SIDE = 3000
+LIMIT = 20_000
+
+
+def encoded(image_format: str, size: tuple[int, int] = (SIDE, SIDE), **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.new(options.pop("mode", "RGB"), size).save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def icns(inner: bytes, code: bytes = b"ic07") -> bytes:
+    blocks = code + (8 + len(inner)).to_bytes(4, "big") + inner
+    return b"icns" + (8 + len(blocks)).to_bytes(4, "big") + blocks
+
+
+def ico(inner: bytes, size: int = 16, bits: int = 32) -> bytes:
+    entry = struct.pack("<BBBBHHII", size, size, 0, 0, 1, bits, len(inner), 22)
+    return struct.pack("<HHH", 0, 1, 1) + entry + inner
+
+
+def dib(side: int, bits: int = 32) -> bytes:
+    return struct.pack("<IiiHHIIiiII", 40, side, side * 2, 1, bits, 0, 0, 0, 0, 0, 0)
+
+
+def field(record: int, tag: int, value: bytes) -> bytes:
+    return bytes([28, record, tag]) + len(value).to_bytes(2, "big") + value
+
+
+def iptc(width: int, height: int, inner: bytes) -> bytes:
+    return (
+        field(3, 60, b"\1\0")
+        + field(3, 20, width.to_bytes(2, "big"))
+        + field(3, 30, height.to_bytes(2, "big"))
+        + field(3, 120, b"\5")
+        + bytes([28, 8, 10, 132, 0])
+        + len(inner).to_bytes(4, "big")
+        + inner
+        + bytes(5)
+    )
+
+
+def blp(inner: bytes) -> bytes:
+    header = b"BLP1" + struct.pack("<iIIIiI", 0, 0, 16, 16, 5, 0)
+    offsets = struct.pack("<16I", 160, *[0] * 15) + struct.pack("<16I", len(inner), *[0] * 15)
+    return header + offsets + struct.pack("<I", 0) + inner
+
+
+def tiff_of_one_tile(side: int) -> bytes:
+    """A TIFF of 16 by 16 pixels in one deflated tile of `side` squared."""
+    tile = zlib.compress(bytes(side * side), 9)
+    entries = [(256, 16), (257, 16), (258, 8), (259, 8), (262, 1), (277, 1)]
+    entries += [(322, side), (323, side), (324, 8), (325, len(tile))]
+    start = 8 + len(tile) + len(tile) % 2
+    directory = struct.pack("<H", len(entries))
+    directory += b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries)
+    return b"II*\0" + struct.pack("<I", start) + tile.ljust(start - 8, b"\0") + directory + bytes(4)
+
+
+@pytest.fixture
+def largest(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The most pixels of any image that Pillow allocates or loads."""
+    seen = [0]
+    load_prepare, new, frombuffer = ImageFile.ImageFile.load_prepare, Image.new, Image.frombuffer
+
+    def prepared(image: ImageFile.ImageFile) -> None:
+        seen.append(image.size[0] * image.size[1])
+        load_prepare(image)
+
+    def made(mode: str, size: tuple[int, int], *args: Any) -> Image.Image:
+        seen.append(size[0] * size[1])
+        return new(mode, size, *args)
+
+    def framed(mode: str, size: tuple[int, int], *args: Any) -> Image.Image:
+        seen.append(size[0] * size[1])
+        return frombuffer(mode, size, *args)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", prepared)
+    monkeypatch.setattr(Image, "new", made)
+    monkeypatch.setattr(Image, "frombuffer", framed)
+    return lambda: max(seen)
+
+
+# Made before images are watched.
+JPEG2000 = encoded("JPEG2000", mode="L")
+WEBP = encoded("WEBP")
+CONTAINERS = {
+    "PNG in ICNS": icns(encoded("PNG")),
+    "JPEG 2000 in ICNS": icns(encoded("JPEG2000")),
+    "PNG in ICO": ico(encoded("PNG")),
+    "bitmap in ICO": ico(dib(SIDE)),
+    "bitmap with a mask in ICO": ico(dib(SIDE, 24), bits=24),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("image_mode", ["RGB", None])
+def test_an_inner_picture_is_held_to_the_limit(
+    largest: Callable[[], int], name: str, image_mode: str | None
+) -> None:
+    media_io = ImageMediaIO(image_mode, max_image_pixels=LIMIT)
+    with pytest.raises(LimitError):
+        media_io.load_bytes(CONTAINERS[name])
+    with pytest.raises(LimitError):
+        media_io.load_bytes_ref(CONTAINERS[name]).decode()
+    assert largest() <= LIMIT
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_an_inner_picture_is_charged(largest: Callable[[], int], name: str) -> None:
+    media_io = ImageMediaIO(decoded_budget=DecodedBudget(4 * LIMIT))
+    with pytest.raises(LimitError):
+        media_io.load_bytes(CONTAINERS[name])
+    assert largest() <= LIMIT
+
+
+@pytest.mark.parametrize("inner", ["PNG", "JPEG2000"])
+def test_an_inner_picture_is_of_a_served_format(largest: Callable[[], int], inner: str) -> None:
+    data = icns(encoded(inner, (128, 128), mode="RGBA"))
+    assert ImageMediaIO().load_bytes(data).size == (128, 128)
+    formats = [name for name in ALLOWED_IMAGE_FORMATS if name != inner]
+    before = largest()
+    with pytest.raises(MediaError, match=f"format {inner} is not served"):
+        ImageMediaIO(formats=formats).load_bytes(data)
+    assert largest() == before
+
+
+def test_icons_as_they_are_made_are_served() -> None:
+    for name in ("ICO", "ICNS"):
+        image = Image.linear_gradient("L").convert("RGBA")
+        buffer = io.BytesIO()
+        image.save(buffer, name)
+        with Image.open(io.BytesIO(buffer.getvalue())) as expected:
+            decoded = ImageMediaIO(None).load_bytes(buffer.getvalue())
+            assert decoded.tobytes() == expected.convert(decoded.mode).tobytes()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        iptc(16, 16, encoded("PNG")),
+        iptc(16, 16, encoded("PNG", (16, 16))),
+        blp(encoded("JPEG")),
+        blp(encoded("JPEG", (16, 16))),
+    ],
+)
+def test_containers_that_no_probe_judges_are_not_served(
+    largest: Callable[[], int], data: bytes
+) -> None:
+    with pytest.raises(MediaError):
+        ImageMediaIO(max_image_pixels=LIMIT).load_bytes(data)
+    assert largest() == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the stub is a shell script")
+def test_postscript_inside_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "started"
+    stub = tmp_path / "gs"
+    stub.write_text(f"#!/bin/sh\necho x > '{mark}'\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    postscript = (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    for data in (iptc(16, 16, postscript), icns(postscript), ico(postscript), postscript):
+        with pytest.raises(MediaError):
+            ImageMediaIO().load_bytes(data)
+    assert not mark.exists()
+
+
+def test_a_stream_larger_than_its_box_is_not_decoded(largest: Callable[[], int]) -> None:
+    data = bytearray(JPEG2000)
+    start = data.index(b"ihdr") + 4
+    data[start : start + 8] = struct.pack(">II", 16, 16)
+    with pytest.raises(MediaError):
+        ImageMediaIO(max_image_pixels=LIMIT).load_bytes(bytes(data))
+    assert largest() <= LIMIT
+
+
+def test_a_tile_larger_than_its_image_is_held_to_the_limit() -> None:
+    for options in ({"max_image_pixels": LIMIT}, {"decoded_budget": DecodedBudget(4 * LIMIT)}):
+        with pytest.raises(LimitError):
+            ImageMediaIO(decoder="pillow", **options).load_bytes(tiff_of_one_tile(4096))
+    assert ImageMediaIO(decoder="pillow").load_bytes(tiff_of_one_tile(256)).size == (16, 16)
+
+
+def test_what_allocates_when_it_is_opened_needs_a_header(largest: Callable[[], int]) -> None:
+    with pytest.raises(LimitError):
+        ImageMediaIO(max_image_pixels=LIMIT, decoder="pillow").load_bytes(WEBP)
+    assert largest() == 0

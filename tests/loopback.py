@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Self
 
+import httpcore2
 import pytest
 
 from safelight.connector.network import Network
@@ -178,18 +179,11 @@ class Resolver(Network):
             return answer
         return [str(answer) for answer in answers]
 
-    def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
-        self._record(address)
-        return super().connect(address, port, timeout_s)
-
-    async def connect_async(self, address: str, port: int):  # type: ignore[no-untyped-def]
-        self._record(address)
-        return await super().connect_async(address, port)
-
-    def _record(self, address: str) -> None:
+    async def connect(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         self.dialed.append(address)
         if address != "127.0.0.1":
             raise ConnectionRefusedError
+        return await super().connect(address, port)
 
     def ssl_context(self) -> ssl.SSLContext:
         return self._ssl_context or super().ssl_context()

@@ -15,6 +15,7 @@ from PIL import Image
 from loopback import Server, fails_as
 from safelight import (
     BlockedURLError,
+    ConfigurationError,
     DecodedBudget,
     DecodeError,
     DownloadBudget,
@@ -28,6 +29,7 @@ from safelight import (
     PayloadTooLargeError,
     RequestError,
     SafelightError,
+    TransientFetchError,
 )
 from safelight.connector import MEDIA_CONNECTOR_REGISTRY, MediaConnectorRegistry
 from safelight.media import MediaIO
@@ -85,7 +87,7 @@ class Recorder(MediaIO[bytes]):
         return super().load_bytes_ref(data)
 
 
-# --- the three roads ---
+# --- every scheme ---
 
 
 def test_every_scheme_brings_the_same_ref(tmp_path):
@@ -255,15 +257,12 @@ def test_the_decoder_it_makes_takes_options_and_budget():
 
 
 @pytest.mark.parametrize("options", [{"no_such": 1}, {"rgba_background_color": (1, 2)}])
-def test_a_bad_decoder_option_is_the_caller_s(options):
-    connector = MediaConnector(media_io_kwargs={"image": options})
-    with pytest.raises(RequestError):
-        connector.fetch_image(data_url(png()))
-    with pytest.raises(RequestError):
-        asyncio.run(connector.fetch_image_async(data_url(png())))
+def test_a_bad_decoder_option_is_refused_when_the_connector_is_made(options):
+    with pytest.raises(ConfigurationError, match="media_io_kwargs"):
+        MediaConnector(media_io_kwargs={"image": options})
 
 
-def test_a_pixel_bomb_is_the_same_error_on_every_road(tmp_path):
+def test_a_pixel_bomb_is_the_same_error_by_every_scheme(tmp_path):
     payload = png((300, 300))
     (tmp_path / "x").write_bytes(payload)
     connector = MediaConnector(allowed_local_media_path=tmp_path, allow_private_addresses=True)
@@ -300,9 +299,15 @@ def test_without_the_http_client_the_error_says_what_to_install():
 import sys
 for name in ("httpx2", "httpcore2"):
     sys.modules[name] = None
-from safelight import FetchError, MediaConnector
+from safelight import ConfigurationError, FetchError, MediaConnector
 MediaConnector().fetch_image("data:image/png;base64,AAAA")
-MediaConnector(allowed_media_domains=["a.example"], allow_private_addresses=True)
+MediaConnector(allowed_media_domains=["a.example", "bücher.example"])
+for domain in ("a/b", "a b", "127.1", "*.example", "a:80", ""):
+    try:
+        MediaConnector(allowed_media_domains=[domain])
+    except ConfigurationError:
+        continue
+    raise AssertionError(domain)
 try:
     MediaConnector().fetch_image("http://a.example/")
 except FetchError as error:
@@ -372,9 +377,63 @@ def test_a_plug_in_takes_the_connector_s_place():
     assert fetch(connector, url, ImageMediaIO()).data == png()
 
 
+@pytest.mark.parametrize("modality", ["image", "video", "audio"])
+def test_every_modality_has_its_own_method_and_timeout(modality):
+    calls = []
+
+    class Mine(MediaConnector):
+        """A plug-in in vLLM's shape."""
+
+        def load_from_url(self, url, media_io, *, fetch_timeout=None):
+            calls.append(("load", url, fetch_timeout))
+            return super().load_from_url(url, media_io, fetch_timeout=fetch_timeout)
+
+        async def load_from_url_async(self, url, media_io, *, fetch_timeout=None):
+            calls.append(("load async", url, fetch_timeout))
+            return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
+
+    timeout_s = {"image": 5.0, "video": 30.0, "audio": 10.0}[modality]
+    urls = [data_url(b"1"), data_url(b"2"), data_url(b"1")]
+    connector, decoder = Mine(), Recorder()
+    getattr(connector, f"fetch_{modality}")(urls[0], decoder)
+    assert calls == [("load", urls[0], timeout_s)]
+    calls.clear()
+    refs = asyncio.run(connector.load_many_async(modality, urls, decoder))
+    assert calls == [("load async", url, timeout_s) for url in urls]
+    assert [ref.data for ref in refs] == [b"1", b"2", b"1"]
+    calls.clear()
+    assert len(connector.load_from_urls(urls, decoder)) == 3
+    assert calls == [("load", url, None) for url in urls]
+
+    class OneMethod(MediaConnector):
+        pass
+
+    async def mine(self, url, media_io=None):
+        return f"{modality} {url}"
+
+    setattr(OneMethod, f"fetch_{modality}_async", mine)
+    assert asyncio.run(OneMethod().load_many_async(modality, urls, decoder)) == [
+        f"{modality} {url}" for url in urls
+    ]
+
+
+def test_a_modality_that_is_none_and_one_without_a_decoder_are_refused():
+    for modality, media_io in (("text", Recorder()), ("video", None)):
+        with pytest.raises(RequestError):
+            asyncio.run(MediaConnector().load_many_async(modality, [], media_io))
+
+
+def test_the_timeout_of_a_call_stands_in_for_the_connector_s():
+    with Server(lambda exchange: exchange.wait_for_the_end(20)) as server:
+        connector = MediaConnector(allow_private_addresses=True)
+        for name in ("timeout_s", "fetch_timeout"):
+            with pytest.raises(TransientFetchError, match=r"longer than 0\.3 s"):
+                connector.load_from_url(server.url, Recorder(), **{name: 0.3})
+
+
 def test_the_registry_knows_the_connector_and_says_what_it_knows():
     assert isinstance(MEDIA_CONNECTOR_REGISTRY.load("http"), MediaConnector)
-    with pytest.raises(RequestError, match="http"):
+    with pytest.raises(ConfigurationError, match="http"):
         MEDIA_CONNECTOR_REGISTRY.load("no such")
 
 
@@ -384,6 +443,16 @@ def test_the_registry_knows_the_connector_and_says_what_it_knows():
         {"allowed_local_media_path": "/no/such/folder"},
         {"allowed_media_domains": ["a/b"]},
         {"allowed_media_domains": "a.example"},
+        {"allowed_media_domains": ["a.example", 1]},
+        {"allowed_media_domains": 1},
+        {"media_io_kwargs": {"imagee": {}}},
+        {"media_io_kwargs": {"image": 1}},
+        {"media_io_kwargs": [1]},
+        {"timeout_s": "5"},
+        {"timeout_s": float("nan")},
+        {"max_bytes": 1.5},
+        {"retries": True},
+        {"cache_dir": "/dev/null/x"},
         {"timeout_s": 0},
         {"max_bytes": -1},
         {"retries": -1},
@@ -391,7 +460,7 @@ def test_the_registry_knows_the_connector_and_says_what_it_knows():
     ],
 )
 def test_a_malformed_option_is_refused_when_the_connector_is_made(options):
-    with pytest.raises(RequestError):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
         MediaConnector(**options)
 
 
@@ -405,6 +474,19 @@ assert not {"httpx2", "httpcore2", "anyio"} & set(sys.modules), "heavy imports"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_fetch_error_is_what_a_caller_may_retry():
-    assert not issubclass(FetchError, ValueError)
-    assert issubclass(BlockedURLError, FetchError)
+def test_a_caller_may_retry_what_is_transient_and_nothing_else():
+    assert issubclass(TransientFetchError, FetchError)
+    assert not issubclass(TransientFetchError, ValueError)
+    assert not issubclass(BlockedURLError, TransientFetchError)
+
+
+@pytest.mark.parametrize("raised", [MemoryError(), RuntimeError("x"), TypeError("x")])
+def test_the_server_s_own_errors_pass(raised):
+    class Breaks(Recorder):
+        def load_bytes_ref(self, data):
+            raise raised
+
+    with pytest.raises(type(raised)):
+        MediaConnector().load_from_url(data_url(b"1"), Breaks())
+    with pytest.raises(type(raised)):
+        asyncio.run(MediaConnector().load_from_url_async(data_url(b"1"), Breaks()))

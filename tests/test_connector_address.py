@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from safelight.connector.address import is_allowed_address, is_canonical_or_no_ipv4
 from safelight.connector.http_url import AllowedDomains, join_http_url, parse_http_url
-from safelight.errors import BlockedURLError, RequestError
+from safelight.errors import BlockedURLError, ConfigurationError
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.32.0.1", "2606:4700::1111", "2a00:1450:4001::1"]
 PRIVATE = [
@@ -248,11 +248,24 @@ def test_any_text_is_refused_or_read_as_the_standard_library_reads_it(text):
         ("//b.example/c", "b.example", b"/c"),
         ("https://b.example/", "b.example", b"/"),
         ("?q", "a.example", b"/x/y?q"),
+        ("/b c.png", "a.example", b"/b%20c.png"),
+        ("/ü?ü", "a.example", b"/%C3%BC?%C3%BC"),
     ],
 )
 def test_a_redirect_may_be_relative(location, host, target):
     joined = join_http_url(parse_http_url("http://a.example/x/y"), location)
     assert (joined.host, joined.target) == (host, target)
+
+
+@given(st.text(st.sampled_from("aB1.:/?@\\%25[]{}<>|^`'\"()!$&*+,;=~_- é€"), max_size=12))
+def test_a_redirect_is_escaped_as_a_first_hop_is(text):
+    base = parse_http_url("http://a.example/x")
+    path = f"/p{text}q"
+    first = parse_http_url(f"http://a.example{path}")
+    assert join_http_url(base, f"http://a.example{path}") == first
+    # A relative one has its dot segments removed (RFC 3986 section 5.2.4).
+    if "/." not in path and "//" not in path:
+        assert join_http_url(base, path) == first
 
 
 @pytest.mark.parametrize(
@@ -272,8 +285,11 @@ def test_a_redirect_may_be_relative(location, host, target):
         "http://[::1",
         "http://b.example:99999/",
         " /b",
-        "/b c",
+        "/b ",
         "/b\tc",
+        "//b.example\\@c.example/",
+        "http:/b.example/",
+        "http:b.example",
     ],
 )
 def test_a_redirect_is_held_to_the_same_form(location):
@@ -312,5 +328,5 @@ def test_without_a_list_any_host_is_allowed(domains):
     "entry", ["", "a/b", "http://a", "a b", "a@b", "127.1", "*.example", "a:80", "["]
 )
 def test_an_entry_that_is_no_host_is_a_mistake(entry):
-    with pytest.raises(RequestError):
+    with pytest.raises(ConfigurationError):
         AllowedDomains([entry])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -11,16 +12,19 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from loopback import Resolver, Server
 from safelight import (
     BlockedURLError,
+    ConfigurationError,
+    DecodedBudget,
+    DecodeError,
     DownloadBudget,
     FetchRefusedError,
     HeaderError,
     MediaConnector,
     PayloadTooLargeError,
-    RequestError,
 )
 from safelight.connector.disk_cache import DiskCache
 from safelight.media import MediaIO
@@ -168,6 +172,97 @@ def test_failures_and_refused_payloads_are_not_stored(load, options):
     assert files(options["cache_dir"]) == []
 
 
+def jpeg() -> bytes:
+    stream = io.BytesIO()
+    Image.effect_noise((200, 200), 64).convert("RGB").save(stream, "JPEG")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("is_framed", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_does_not_turn_out_to_be_media_is_asked_for_anew(options, is_framed, is_async):
+    """The server knows no better at first: its own file is cut short."""
+    payload = jpeg()
+    answers = iter([payload[: len(payload) // 2], payload])
+
+    def answer(exchange):
+        body = next(answers)
+        length = b"Content-Length: %d\r\n" % len(body) if is_framed else b""
+        exchange.send(b"HTTP/1.0 200 OK\r\n" + length + b"\r\n" + body)
+
+    def fetch(url):
+        connector = MediaConnector(**options)
+        if is_async:
+            return asyncio.run(connector.fetch_image_async(url))
+        return connector.fetch_image(url)
+
+    with Server(answer) as server:
+        with pytest.raises(DecodeError):
+            fetch(server.url).decode()
+        assert files(options["cache_dir"]) == []
+        assert fetch(server.url).decode().size == (200, 200)
+        assert fetch(server.url).decode().size == (200, 200)
+        assert len(server.exchanges) == 2
+
+
+def test_what_may_be_cut_short_is_not_stored_before_it_is_decoded(load, options):
+    with Server(lambda exchange: exchange.send(b"HTTP/1.0 200 OK\r\n\r\nx")) as server:
+        for _ in range(2):
+            load(server.url, **options)
+        assert len(server.exchanges) == 2
+    assert files(options["cache_dir"]) == []
+
+
+def test_a_ref_of_a_stored_payload_is_released_refunded_and_mapped_as_any(options):
+    budget = DecodedBudget(1 << 20)
+    with Server(lambda exchange: exchange.answer(jpeg())) as server:
+        connector = MediaConnector(decoded_budget=budget, **options)
+        ref = connector.fetch_image(server.url)
+        assert ref.header.upright_size == (200, 200)
+        assert budget.used_bytes == 160_000
+        small = ref.map(lambda image: image.size)
+        ref.refund()
+        assert budget.used_bytes == 0
+        ref.release()
+        assert small.decode() == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"Cache-Control": "no-store", "ETag": '"t"'}, 3),
+        ({"Vary": "Accept, *", "ETag": '"t"'}, 3),
+        ({"Cache-Control": "no-cache"}, 3),
+        ({"Cache-Control": "public, max-age=0"}, 3),
+        ({"Cache-Control": "Max-Age=x"}, 3),
+        ({"Cache-Control": "max-age=100"}, 1),
+        ({"Cache-Control": "max-age=100", "Vary": "Accept"}, 1),
+        ({}, 1),
+    ],
+)
+def test_a_server_says_how_long_its_answer_is_good(load, options, fields, asked):
+    with Server(lambda exchange: exchange.answer(PAYLOAD, headers=fields)) as server:
+        for _ in range(3):
+            assert load(server.url, **options) == PAYLOAD
+        assert len(server.exchanges) == asked
+        assert not any("if-none-match" in exchange.headers for exchange in server.exchanges)
+
+
+@pytest.mark.parametrize("control", ["no-cache", "max-age=0", "private,  NO-CACHE"])
+def test_what_is_good_only_if_asked_for_is_asked_for(load, options, control):
+    def answer(exchange):
+        is_known = exchange.headers.get("if-none-match") == '"t"'
+        status = "304 Not Modified" if is_known else "200 OK"
+        headers = {"ETag": '"t"', "Cache-Control": control}
+        exchange.answer(b"" if is_known else PAYLOAD, status, headers)
+
+    with Server(answer) as server:
+        for _ in range(3):
+            assert load(server.url, **options) == PAYLOAD
+        sent = [exchange.headers.get("if-none-match") for exchange in server.exchanges]
+    assert sent == [None, '"t"', '"t"']
+
+
 def test_a_stored_payload_passes_every_rule_that_a_download_does(load, options):
     network = Resolver({"a.example": ["127.0.0.1"], "b.example": ["127.0.0.1"]})
     with Server(lambda exchange: exchange.answer(PAYLOAD)) as target:
@@ -204,9 +299,9 @@ def test_a_folder_that_breaks_down_is_a_miss(load, options):
         assert load(server.url, **options) == PAYLOAD
 
 
-@pytest.mark.parametrize("path", ["/dev/null/x", "/proc/x", "\0"])
+@pytest.mark.parametrize("path", ["/dev/null/x", "/proc/x", "/proc", "\0"])
 def test_a_folder_that_cannot_be_made_is_a_mistake(path):
-    with pytest.raises(RequestError):
+    with pytest.raises(ConfigurationError):
         MediaConnector(cache_dir=path)
 
 

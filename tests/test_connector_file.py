@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from safelight.connector.file_url import FileRoot
-from safelight.errors import BlockedURLError, FetchError, PayloadTooLargeError, RequestError
+from safelight.errors import (
+    BlockedURLError,
+    ConfigurationError,
+    FetchError,
+    PayloadTooLargeError,
+    TransientFetchError,
+)
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -152,6 +161,42 @@ def test_a_file_that_changes_is_an_error_not_a_part(root, monkeypatch, new_size)
         read(FileRoot(root), f"file://{target}", 1 << 30)
 
 
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO])
+@pytest.mark.parametrize("call", ["open", "read"])
+def test_what_the_machine_cannot_do_now_is_transient(root, monkeypatch, code, call):
+    def fail(*args, **kwargs):
+        raise OSError(code, "secret")
+
+    files = FileRoot(root)
+    monkeypatch.setattr(f"safelight.connector.file_url.os.{call}", fail)
+    with pytest.raises(TransientFetchError) as caught:
+        read(files, f"file://{root}/sub/c")
+    assert not isinstance(caught.value, ValueError)
+    assert "secret" not in str(caught.value)
+
+
+def test_no_descriptor_left_is_transient(root):
+    code = f"""
+import os, resource
+from safelight import MediaConnector, TransientFetchError
+connector = MediaConnector(allowed_local_media_path={str(root)!r})
+connector.load_from_urls(["data:,"], None or __import__("safelight").ImageMediaIO())
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+taken = []
+try:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+try:
+    connector.fetch_image("file://{root}/sub/c")
+except TransientFetchError as error:
+    os.write(1, str(error).encode())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=20)
+    assert done.stdout == b"file cannot be opened at the moment"
+
+
 def test_a_folder_exchanged_for_a_link_meanwhile_leads_nowhere(root):
     """The path is resolved, then opened: whoever swaps a folder in between gains nothing."""
     files = FileRoot(root)
@@ -185,5 +230,5 @@ def test_a_folder_exchanged_for_a_link_meanwhile_leads_nowhere(root):
 
 @pytest.mark.parametrize("path", ["/missing/folder", "/etc/hostname", "\0"])
 def test_a_root_that_is_no_folder_is_a_mistake(path):
-    with pytest.raises(RequestError):
+    with pytest.raises(ConfigurationError):
         FileRoot(path)

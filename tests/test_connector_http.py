@@ -21,6 +21,7 @@ from safelight import (
     MediaRef,
     PayloadTooLargeError,
     SafelightError,
+    TransientFetchError,
 )
 from safelight.media import MediaIO
 
@@ -216,7 +217,7 @@ def test_a_public_name_is_dialed_by_the_address_that_was_judged(load):
             connector(network=network, allow_private_addresses=False, retries=1),
             "http://a.example/",
         )
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
     assert network.dialed == ["8.8.8.8", "2606:4700::1111"] * 2
     assert network.resolved == ["a.example"] * 2
     fails_as(caught.value, "8.8.8.8", "example")
@@ -244,16 +245,10 @@ def test_an_address_that_does_not_answer_is_followed_by_the_next(load):
 
 def test_an_address_that_swallows_packets_does_not_take_the_others_time(load):
     class Swallows(Resolver):
-        def connect(self, address, port, timeout_s):
-            if address != "127.0.0.1":
-                assert timeout_s <= 1
-                raise TimeoutError
-            return super().connect(address, port, timeout_s)
-
-        async def connect_async(self, address, port):
+        async def connect(self, address, port):
             if address != "127.0.0.1":
                 await asyncio.sleep(1000)
-            return await super().connect_async(address, port)
+            return await super().connect(address, port)
 
     with Server(lambda exchange: exchange.answer(b"x")) as server:
         network = Swallows({"a.example": ["10.0.0.9", "127.0.0.1"]})
@@ -264,7 +259,7 @@ def test_a_name_that_does_not_exist_is_a_transient_failure(load):
     network = Resolver()
     with pytest.raises(FetchError, match="resolved, after 3 attempts") as caught:
         load(connector(network=network, retries=2), "http://a.example/")
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
     assert network.resolved == ["a.example"] * 3
 
 
@@ -290,10 +285,10 @@ def test_private_and_strict_connectors_share_no_connection(load):
         ("206 Part", FetchRefusedError, 1),
         ("300 Many", FetchRefusedError, 1),
         ("304 Same", FetchRefusedError, 1),
-        ("408 Timeout", FetchError, 3),
-        ("429 Slow down", FetchError, 3),
-        ("500 Oops", FetchError, 3),
-        ("503 Later", FetchError, 3),
+        ("408 Timeout", TransientFetchError, 3),
+        ("429 Slow down", TransientFetchError, 3),
+        ("500 Oops", TransientFetchError, 3),
+        ("503 Later", TransientFetchError, 3),
     ],
 )
 def test_answers_that_are_no_payload(load, status, kind, attempts):
@@ -345,6 +340,25 @@ def test_a_redirect_without_a_place_is_final(load):
         assert len(server.exchanges) == 1
 
 
+@pytest.mark.parametrize("location", ["", " "])
+def test_an_empty_location_is_no_place(load, location):
+    with Server(lambda exchange: exchange.redirect(location)) as server:
+        with pytest.raises(FetchRefusedError, match="without a location"):
+            load(connector(), server.url)
+        assert len(server.exchanges) == 1
+
+
+def test_a_redirect_may_need_escapes_as_a_first_hop_may(load):
+    def answer(exchange):
+        exchange.redirect("/my image.png") if exchange.path == "/" else exchange.answer(b"x")
+
+    with Server(answer) as server:
+        for path in ("", "my image.png"):
+            assert load(connector(), server.url + path).data == b"x"
+        paths = [exchange.path for exchange in server.exchanges]
+    assert paths == ["/", "/my%20image.png", "/my%20image.png"]
+
+
 def test_a_redirect_loop_ends(load):
     with Server(lambda exchange: exchange.redirect(exchange.path)) as server:
         with pytest.raises(FetchRefusedError, match="redirects"):
@@ -382,7 +396,7 @@ def test_what_is_not_http_is_an_error_after_retries(load, answer):
         pytest.raises(FetchError, match="after 2 attempts") as caught,
     ):
         load(connector(retries=1), server.url)
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
     fails_as(caught.value)
 
 
@@ -394,7 +408,7 @@ def test_a_reset_in_the_body_is_an_error(load):
 
     with Server(answer) as server, pytest.raises(FetchError) as caught:
         load(connector(retries=0), server.url)
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
 
 
 def test_a_compressed_body_is_refused_unread(load):
@@ -513,7 +527,7 @@ def test_a_slow_drip_ends_at_the_deadline(load, where):
             load(connector(timeout_s=0.6, max_redirects=1000), server.url)
         # The deadline, not one read: a drip that came in time each time would go on for hours.
         assert time.monotonic() - started < 10
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
     fails_as(caught.value)
 
 
@@ -554,7 +568,7 @@ def test_nobody_listens(load):
         port = closed.getsockname()[1]
     with pytest.raises(FetchError, match="after 2 attempts") as caught:
         load(connector(retries=1), f"http://127.0.0.1:{port}/")
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
     fails_as(caught.value, str(port))
 
 

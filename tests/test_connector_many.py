@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from loopback import Server
 from safelight import (
     DecodedBudget,
     DecodeError,
     DownloadBudget,
+    FetchRefusedError,
     ImageMediaIO,
+    LimitError,
     MediaConnector,
     MediaError,
     MediaRef,
@@ -89,7 +92,115 @@ def test_equal_urls_share_payload_and_decode_but_not_release(load: Load) -> None
         assert other.data is first.data
     first.release()
     media = [other.decode() for other in others if isinstance(other, MediaRef)]
-    assert media[0] is media[1]
+    assert media[0].tobytes() == media[1].tobytes()
+
+
+@pytest.mark.parametrize("output", ["pil", "numpy", "torch"])
+def test_each_of_equal_urls_has_media_of_its_own(load: Load, output: Any) -> None:
+    if output == "torch":
+        pytest.importorskip("torch")
+    url = data_url(png())
+    budget = DecodedBudget(3 * 60)
+    media_io = ImageMediaIO(output=output, decoded_budget=budget)
+    refs = load(MediaConnector(), [url, url, url, url], media_io)
+    media = []
+    for ref in refs[:3]:
+        assert isinstance(ref, MediaRef)
+        media.append(ref.decode())
+    if output == "pil":
+        media[0].putpixel((0, 0), (1, 2, 3))
+        assert [image.getpixel((0, 0)) for image in media[1:]] == [(255, 0, 0)] * 2
+    else:
+        media[0][:] = 0
+        assert [int(array[0, 0, 0]) for array in media[1:]] == [255, 255]
+    assert isinstance(refs[3], MediaRef)
+    with pytest.raises(LimitError):
+        refs[3].decode()
+
+
+def test_equal_http_urls_are_one_fetch_and_one_charge(load: Load) -> None:
+    payload = png()
+    budget = DownloadBudget(2 * len(payload))
+    connector = MediaConnector(allow_private_addresses=True, download_budget=budget)
+    with Server(lambda exchange: exchange.answer(payload)) as server:
+        urls = [server.url + name for name in "aabab"]
+        refs = load(connector, urls, ImageMediaIO())
+        assert sorted(exchange.path for exchange in server.exchanges) == ["/a", "/b"]
+    media = []
+    for ref in refs:
+        assert isinstance(ref, MediaRef)
+        assert ref.data is refs[0].data or ref.data is refs[2].data  # type: ignore[union-attr]
+        media.append(ref.decode())
+    assert len({id(image) for image in media}) == 5
+    assert budget.used_bytes == 2 * len(payload)
+
+
+def test_a_failure_of_equal_urls_is_one_fetch_too_and_each_gets_its_own_error(load: Load) -> None:
+    with Server(lambda exchange: exchange.answer(b"", "404 No")) as server:
+        connector = MediaConnector(allow_private_addresses=True)
+        errors = load(connector, [server.url] * 3, ImageMediaIO())
+        assert len(server.exchanges) == 1
+    assert [type(error) for error in errors] == [FetchRefusedError] * 3
+    assert len({id(error) for error in errors}) == 3
+
+
+def test_a_hook_that_gives_up_on_one_url_leaves_the_others_theirs() -> None:
+    class Impatient(MediaConnector):
+        calls = 0
+
+        async def load_from_url_async(self, url: str, media_io: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.calls == 1:
+                async with asyncio.timeout(0.05):
+                    return await super().load_from_url_async(url, media_io, **kwargs)
+            return await super().load_from_url_async(url, media_io, **kwargs)
+
+    def answer(exchange: Any) -> None:
+        exchange.wait_for_the_end(0.3)
+        exchange.answer(png())
+
+    with Server(answer) as server:
+        connector = Impatient(allow_private_addresses=True)
+        first, other = asyncio.run(connector.load_from_urls_async([server.url] * 2, ImageMediaIO()))
+        assert len(server.exchanges) == 1
+    assert isinstance(first, TimeoutError)
+    assert isinstance(other, MediaRef)
+
+
+def test_a_cancelled_batch_ends_its_fetches() -> None:
+    with Server(lambda exchange: exchange.wait_for_the_end(30)) as server:
+
+        async def main() -> None:
+            connector = MediaConnector(allow_private_addresses=True)
+            urls = [server.url + name for name in "aabc"]
+            batch = asyncio.create_task(connector.load_many_async("image", urls))
+            await asyncio.sleep(0.2)
+            batch.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await batch
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(main())
+
+
+def test_what_a_hook_does_not_ask_for_is_not_charged(load: Load) -> None:
+    class Skips(MediaConnector):
+        def load_from_url(self, url: str, *args: Any, **kwargs: Any) -> Any:
+            if url == skipped:
+                raise MediaError("mine")
+            return super().load_from_url(url, *args, **kwargs)
+
+        async def load_from_url_async(self, url: str, *args: Any, **kwargs: Any) -> Any:
+            if url == skipped:
+                raise MediaError("mine")
+            return await super().load_from_url_async(url, *args, **kwargs)
+
+    skipped = data_url(png("blue"))
+    budget = DownloadBudget(1 << 20)
+    good, error = load(Skips(download_budget=budget), [data_url(png()), skipped], ImageMediaIO())
+    assert isinstance(good, MediaRef)
+    assert str(error) == "mine"
+    assert budget.used_bytes == len(good.data)
 
 
 def test_texts_that_differ_between_the_samples_are_different(load: Load) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from loopback import Resolver, Server, fails_as
-from safelight import FetchError, FetchRefusedError, MediaConnector
+from safelight import FetchError, FetchRefusedError, MediaConnector, TransientFetchError
 from safelight.media import MediaIO
 
 pytestmark = pytest.mark.timeout(60)
@@ -101,7 +101,7 @@ def test_a_server_without_tls_is_a_transient_failure(load, authority):
         pytest.raises(FetchError, match="TLS handshake failed, after 2") as caught,
     ):
         load(f"https://127.0.0.1:{server.port}/", client_context(authority), retries=1)
-    assert type(caught.value) is FetchError
+    assert type(caught.value) is TransientFetchError
 
 
 def test_a_handshake_that_does_not_come_ends_at_the_deadline(load, authority):

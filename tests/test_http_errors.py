@@ -18,6 +18,7 @@ STATUSES: dict[type[BaseException], int] = {
     errors.RequestError: 400,
     errors.ConfigurationError: 500,
     errors.FetchError: 500,
+    errors.TransientFetchError: 500,
     errors.BlockedURLError: 400,
     errors.FetchRefusedError: 422,
     errors.PayloadTooLargeError: 422,

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -48,6 +49,7 @@ asyncio.run(main())
 """
 BODY = bytes(range(256)) * 800
 FETCHES = 64
+THREADS = 4
 DRIPS = 1000
 
 
@@ -97,6 +99,25 @@ def test_fetches(compare: Comparison, url: str) -> None:
             target=0.9,
         )
         runner.run(client.aclose())
+
+
+def test_fetches_from_threads(compare: Comparison, url: str) -> None:
+    """Blocking calls share one loop and its connections; the client is used synchronously."""
+
+    def ours(_: int) -> bytes:
+        return connector(60).load_from_url(url, Bytes()).data
+
+    with httpx2.Client(trust_env=False) as client, ThreadPoolExecutor(THREADS) as threads:
+
+        def bare(_: int) -> bytes:
+            return client.get(url).content
+
+        compare(
+            f"connector, {FETCHES} x {len(BODY) // 1000} KB from {THREADS} threads that block",
+            ours=lambda: list(threads.map(ours, range(FETCHES))),
+            baseline=lambda: list(threads.map(bare, range(FETCHES))),
+            target=0.5,
+        )
 
 
 def test_loop_while_a_thousand_drip(benchmark: BenchmarkFixture, url: str) -> None:

@@ -28,6 +28,7 @@ from safelight.errors import (
     RequestError,
     SafelightError,
     SpecError,
+    TransientFetchError,
     UnsupportedMediaError,
 )
 
@@ -150,6 +151,7 @@ __all__ = [
     "RequestError",
     "SafelightError",
     "SpecError",
+    "TransientFetchError",
     "UnsupportedMediaError",
     "__version__",
     "collect_media_decodes",

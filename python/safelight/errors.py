@@ -6,7 +6,8 @@
     ├── SpecError            (ValueError)    settings that cannot be an identity
     ├── RequestError         (ValueError)    a request, chat or option that is malformed
     ├── ConfigurationError   (ValueError)    an operator's option that is malformed; names it
-    ├── FetchError                           transient: the bytes could not be had, after retries
+    ├── FetchError                           the bytes could not be had, or must not be
+    │   ├── TransientFetchError                 after retries; another attempt may help
     │   ├── BlockedURLError      (ValueError)   malformed, or its scheme, host or path is refused
     │   ├── FetchRefusedError    (ValueError)   permanent: a 4xx answer, a body of another length
     │   └── PayloadTooLargeError (ValueError)   over max_bytes or a budget
@@ -45,6 +46,7 @@ __all__ = [
     "RequestError",
     "SafelightError",
     "SpecError",
+    "TransientFetchError",
     "UnsupportedMediaError",
 ]
 
@@ -138,7 +140,11 @@ class _BoundedError(_LocatedError):
 
 
 class FetchError(_LocatedError):
-    """The bytes could not be had, after retries. Trying again later may help."""
+    """The bytes could not be had, or must not be."""
+
+
+class TransientFetchError(FetchError):
+    """The bytes could not be had, after retries. Another attempt, later, may help."""
 
 
 class BlockedURLError(FetchError, ValueError):

@@ -22,6 +22,7 @@ from safelight.errors import (
     RequestError,
     SafelightError,
     SpecError,
+    TransientFetchError,
 )
 
 __all__ = ["error_body", "http_status"]
@@ -35,6 +36,7 @@ _STATUSES: dict[type[BaseException], int] = {
     FetchRefusedError: 422,
     PayloadTooLargeError: 422,
     # After its retries: the client's URL may be fine, so it is not the client's error.
+    TransientFetchError: 500,
     FetchError: 500,
     MediaError: 422,
     RawRefError: 400,

@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from safelight._safelight import is_worker
+from safelight.background import run_in_background
 from safelight.budget import DecodedBudget, DownloadBudget
 from safelight.cache.processor import MultiModalProcessorOnlyCache
 from safelight.chat import ChatRequest, MediaPart, parse_chat
@@ -130,7 +132,9 @@ class Renderer:
         """
         if _is_on_loop():
             raise RuntimeError("render_chat would hold up the event loop: await render_chat_async")
-        return asyncio.run(
+        # The media of a render needs workers, so one of them cannot wait for another thread's loop.
+        run = asyncio.run if is_worker() else run_in_background
+        return run(
             self.render_chat_async(
                 messages,
                 media_io_kwargs=media_io_kwargs,

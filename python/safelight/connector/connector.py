@@ -1,36 +1,32 @@
 """`MediaConnector`: one URL to bytes to refs, under the rules of one request.
 
-Owns the choice of road by scheme and what runs off the event loop. Must never decode media, nor
-let anything but a `SafelightError` out.
+Owns the choice of transport by scheme and what runs off the event loop. Must never decode media,
+nor let a foreign exception pass for one of ours.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
+from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from safelight._safelight import decode_base64
+from safelight.background import run_in_background
 from safelight.budget import DecodedBudget, DownloadBudget
-from safelight.connector.data_url import check_size, split_data_url
-from safelight.connector.data_urls import load_data_urls
-from safelight.connector.deadline import Deadline
+from safelight.connector.batch import Batch, batch_of, in_batch
+from safelight.connector.data_url import check_size, scheme_of, split_data_url
 from safelight.connector.disk_cache import get_disk_cache
 from safelight.connector.file_url import FileRoot
-from safelight.connector.off_loop import off_loop
-from safelight.connector.outcome import only_ours, our, outcome_of
+from safelight.connector.http_url import AllowedDomains, get_allowed_domains
+from safelight.connector.refs import load_base64_refs, load_refs, result_of
 from safelight.connector.registry import MEDIA_CONNECTOR_REGISTRY
-from safelight.errors import (
-    BlockedURLError,
-    FetchError,
-    RequestError,
-)
+from safelight.errors import BlockedURLError, ConfigurationError, FetchError, RequestError
+from safelight.pool import media_pool
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
@@ -42,17 +38,20 @@ __all__ = ["MediaConnector"]
 
 T = TypeVar("T")
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):", re.ASCII)
 _DEFAULT_MAX_BYTES = 256 << 20
 _DEFAULT_TIMEOUT_S = 30.0
-_IMAGE_TIMEOUT_S = 5.0
+_MAX_GOOD_OPTIONS = 64
+_good_options: set[str] = set()
+_TIMEOUTS_S = {"image": 5.0, "video": 30.0, "audio": 10.0}
 
 
 @MEDIA_CONNECTOR_REGISTRY.register("http")
 class MediaConnector:
     """Brings the bytes of ``data:``, ``http(s):`` and ``file:`` URLs to a decoder.
 
-    Cheap: one is made per request. Connections are shared by all connectors of an event loop.
+    Cheap: one is made per request. Connections are shared by all connectors of an event loop, and
+    by all callers that block. A plug-in overrides `load_from_url` and `load_from_url_async`, which
+    everything else here calls, for every URL, or a ``fetch_*`` method of one modality.
 
     >>> pixel = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
     >>> ref = MediaConnector().fetch_image(f"data:image/gif;base64,{pixel}")
@@ -69,7 +68,7 @@ class MediaConnector:
             metadata), multicast, unspecified and reserved addresses stay shut.
         media_io_kwargs: Options by modality, for decoders that the connector makes itself.
         timeout_s: Seconds for one http(s) fetch in all: queue, hops, retries and body. None is 5
-            for images and 30 otherwise.
+            for images, 10 for audio, and 30 otherwise.
         max_bytes: Largest payload, in bytes. A decoder's own maximum counts too, if it is less.
         max_redirects: Most redirects that one fetch follows.
         retries: How often a transient failure is tried again.
@@ -85,7 +84,7 @@ class MediaConnector:
         ignored: Keywords of other connectors, so that one configuration serves several.
 
     Raises:
-        RequestError: An option is malformed.
+        ConfigurationError: An option is malformed, or names a folder that is not there.
     """
 
     def __init__(
@@ -110,28 +109,21 @@ class MediaConnector:
     ) -> None:
         del ignored
         for name, value in (("max_bytes", max_bytes), ("max_redirects", max_redirects)):
-            if value < 0:
-                raise RequestError(f"{name} must not be negative")
-        if retries < 0 or retry_backoff_s < 0:
-            raise RequestError("retries and retry_backoff_s must not be negative")
-        if timeout_s is not None and timeout_s <= 0:
-            raise RequestError("timeout_s must be positive")
-        if isinstance(allowed_media_domains, str):
-            raise RequestError("allowed_media_domains must be a list of hosts, not one text")
-        self._allowed_media_domains = tuple(allowed_media_domains or ())
-        if self._allowed_media_domains:
-            # A malformed list fails here; without the client there is nothing to allow.
-            with suppress(FetchError):
-                _http_url().get_allowed_domains(self._allowed_media_domains)
+            _check_number(name, value, kind=int)
+        _check_number("retries", retries, kind=int)
+        _check_number("retry_backoff_s", retry_backoff_s)
+        if timeout_s is not None:
+            _check_number("timeout_s", timeout_s, is_positive=True)
+        self._domains = _checked_domains(allowed_media_domains)
         self._files = FileRoot(allowed_local_media_path) if allowed_local_media_path else None
         self._allow_private_addresses = allow_private_addresses
-        self._media_io_kwargs = dict(media_io_kwargs or {})
+        self._decoded_budget = decoded_budget
+        self._media_io_kwargs = _checked_media_io_kwargs(media_io_kwargs)
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._max_redirects = max_redirects
         self._retries = retries
         self._retry_backoff_s = retry_backoff_s
-        self._decoded_budget = decoded_budget
         self._download_budget = download_budget
         self._disk_cache = (
             get_disk_cache(os.fspath(cache_dir), cache_max_bytes, cache_ttl_s)
@@ -140,7 +132,7 @@ class MediaConnector:
         )
         self._network = network
 
-    # --- images ---
+    # --- one modality ---
 
     def fetch_image(self, url: str, media_io: MediaIO[Any] | None = None) -> MediaRef[Any]:
         """Return a ref to the image at `url`; None decodes it with ``ImageMediaIO()``.
@@ -149,44 +141,110 @@ class MediaConnector:
             FetchError: It, or a subclass: the bytes could not be had, or must not be.
             MediaError: The decoder refuses them.
         """
-        return self._load([media_io or self._make_image_io()], url, _IMAGE_TIMEOUT_S)[0]
+        return self._fetch("image", url, media_io)
 
     async def fetch_image_async(
         self, url: str, media_io: MediaIO[Any] | None = None
     ) -> MediaRef[Any]:
         """As `fetch_image`, with nothing of size on the event loop."""
-        media_ios = [media_io or self._make_image_io()]
-        return (await self._load_async(media_ios, url, _IMAGE_TIMEOUT_S))[0]
+        return await self._fetch_async("image", url, media_io)
 
-    def _make_image_io(self) -> MediaIO[Any]:
-        from safelight.media.image import ImageMediaIO
+    def fetch_video(self, url: str, media_io: MediaIO[T]) -> MediaRef[T]:
+        """As `fetch_image`, for a video."""
+        return self._fetch("video", url, media_io)
 
+    async def fetch_video_async(self, url: str, media_io: MediaIO[T]) -> MediaRef[T]:
+        """As `fetch_video`, with nothing of size on the event loop."""
+        return await self._fetch_async("video", url, media_io)
+
+    def fetch_audio(self, url: str, media_io: MediaIO[T]) -> MediaRef[T]:
+        """As `fetch_image`, for audio."""
+        return self._fetch("audio", url, media_io)
+
+    async def fetch_audio_async(self, url: str, media_io: MediaIO[T]) -> MediaRef[T]:
+        """As `fetch_audio`, with nothing of size on the event loop."""
+        return await self._fetch_async("audio", url, media_io)
+
+    async def load_many_async(
+        self, modality: str, urls: Sequence[str], media_io: MediaIO[Any] | None = None
+    ) -> list[MediaRef[Any] | Exception]:
+        """Return a ref for each URL, by the ``fetch_*_async`` method of `modality`.
+
+        What it would raise for a URL stands in the place of a ref. All are fetched at once. Equal
+        http(s) and file URLs are one fetch and one charge. Equal ``data:`` URLs, each of which is
+        charged, are one decode. Their keys are equal, and each has media of its own.
+
+        Raises:
+            RequestError: `modality` is not ``"image"``, ``"video"`` or ``"audio"``.
+        """
+        media_io = self._make_media_io(modality) if media_io is None else media_io
+        fetch = {
+            "image": self.fetch_image_async,
+            "video": self.fetch_video_async,
+            "audio": self.fetch_audio_async,
+        }[_checked_modality(modality)]
+        return await self._load_batch_async(urls, media_io, partial(fetch, media_io=media_io))
+
+    async def fetch_images_async(
+        self, urls: Sequence[str], media_io: MediaIO[Any] | None = None
+    ) -> list[MediaRef[Any] | Exception]:
+        """As `load_many_async` for images."""
+        return await self.load_many_async("image", urls, media_io)
+
+    def _fetch(self, modality: str, url: str, media_io: MediaIO[Any] | None) -> MediaRef[Any]:
+        media_io = self._make_media_io(modality) if media_io is None else media_io
+        return self.load_from_url(url, media_io, fetch_timeout=_TIMEOUTS_S[modality])
+
+    async def _fetch_async(
+        self, modality: str, url: str, media_io: MediaIO[Any] | None
+    ) -> MediaRef[Any]:
+        media_io = self._make_media_io(modality) if media_io is None else media_io
+        return await self.load_from_url_async(url, media_io, fetch_timeout=_TIMEOUTS_S[modality])
+
+    def _make_media_io(self, modality: str) -> MediaIO[Any]:
+        if _checked_modality(modality) != "image":
+            raise RequestError(f"a decoder for {modality} has to be handed in")
         options = {"decoded_budget": self._decoded_budget, **self._media_io_kwargs.get("image", {})}
-        try:
-            return ImageMediaIO(**options)
-        except (TypeError, ValueError):
-            raise RequestError("media_io_kwargs has an image option that is not valid") from None
+        return _make_image_io(options)
 
     # --- any modality ---
 
     def load_from_url(
-        self, url: str, media_io: MediaIO[T], *, timeout_s: float | None = None
+        self,
+        url: str,
+        media_io: MediaIO[T],
+        *,
+        timeout_s: float | None = None,
+        fetch_timeout: float | None = None,
     ) -> MediaRef[T]:
         """Return a ref to what is at `url`.
 
-        `timeout_s` stands in where the connector was given none.
+        The hook of plug-ins, which are called with `fetch_timeout`, vLLM's name of `timeout_s`.
+        Either stands in where the connector was given no timeout.
 
         Raises:
             FetchError: It, or a subclass: the bytes could not be had, or must not be.
             MediaError: The decoder refuses them.
         """
-        return self._load([media_io], url, timeout_s)[0]
+        load = partial(self._load, [media_io], url, timeout_s or fetch_timeout)
+        batch = batch_of(self, url, media_io)
+        return load()[0] if batch is None else batch.load(url, lambda: load()[0])
 
     async def load_from_url_async(
-        self, url: str, media_io: MediaIO[T], *, timeout_s: float | None = None
+        self,
+        url: str,
+        media_io: MediaIO[T],
+        *,
+        timeout_s: float | None = None,
+        fetch_timeout: float | None = None,
     ) -> MediaRef[T]:
         """As `load_from_url`, with nothing of size on the event loop."""
-        return (await self._load_async([media_io], url, timeout_s))[0]
+
+        async def load() -> MediaRef[T]:
+            return (await self._load_async([media_io], url, timeout_s or fetch_timeout))[0]
+
+        batch = batch_of(self, url, media_io)
+        return await (load() if batch is None else batch.load_async(url, load))
 
     def load_refs_from_url(
         self, url: str, media_ios: Sequence[MediaIO[Any]], *, timeout_s: float | None = None
@@ -207,133 +265,104 @@ class MediaConnector:
         """As `load_refs_from_url`, with nothing of size on the event loop."""
         return await self._load_async(media_ios, url, timeout_s)
 
-    # --- many at once ---
-
     def load_from_urls(
         self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
     ) -> list[MediaRef[T] | Exception]:
-        """Return a ref for each URL; what `load_from_url` would raise stands in the place of one.
-
-        ``data:`` URLs are loaded together: equal ones are decoded and hashed once, and their refs
-        share the payload and the decode. What each of them brings is charged.
-        """
-        load = partial(self.load_from_url, media_io=media_io, timeout_s=timeout_s)
-        together = self._get_data_urls(urls, media_io, "load_from_url")
-        outcomes = self._load_data_urls(together, media_io)
-        return [
-            outcomes[index] if index in outcomes else outcome_of(load, url)
-            for index, url in enumerate(urls)
-        ]
+        """As `load_many_async`, by `load_from_url` and one after the other."""
+        with in_batch(self._make_batch(urls, media_io)) as batch:
+            load = partial(self.load_from_url, media_io=media_io, fetch_timeout=timeout_s)
+            results = [result_of(load, url) for url in urls]
+        batch.settle()
+        return results
 
     async def load_from_urls_async(
         self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
     ) -> list[MediaRef[T] | Exception]:
-        """As `load_from_urls`; other URLs are fetched at the same time."""
-        load = partial(self.load_from_url_async, media_io=media_io, timeout_s=timeout_s)
-        return await self._load_many_async(urls, media_io, load, "load_from_url_async")
+        """As `load_many_async`, by `load_from_url_async`."""
+        load = partial(self.load_from_url_async, media_io=media_io, fetch_timeout=timeout_s)
+        return await self._load_batch_async(urls, media_io, load)
 
-    async def fetch_images_async(
-        self, urls: Sequence[str], media_io: MediaIO[Any] | None = None
-    ) -> list[MediaRef[Any] | Exception]:
-        """As `load_from_urls_async`; what is no ``data:`` URL goes to `fetch_image_async`."""
-        media_io = media_io or self._make_image_io()
-        load = partial(self.fetch_image_async, media_io=media_io)
-        return await self._load_many_async(urls, media_io, load, "fetch_image_async")
-
-    async def _load_many_async(
+    async def _load_batch_async(
         self,
         urls: Sequence[str],
         media_io: MediaIO[T],
         load: Callable[[str], Awaitable[MediaRef[T]]],
-        road: str,
     ) -> list[MediaRef[T] | Exception]:
-        together = self._get_data_urls(urls, media_io, road)
-        loads: dict[int, Awaitable[MediaRef[T]]] = {
-            index: load(url) for index, url in enumerate(urls) if index not in together
-        }
-        data_urls = self._load_data_urls_async(together, media_io)
-        gathered: list[Any] = await asyncio.gather(
-            data_urls, *loads.values(), return_exceptions=True
-        )
-        outcomes, *fetched = gathered
-        for outcome in gathered:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
-                raise outcome
-        if isinstance(outcomes, Exception):
-            raise outcomes
-        outcomes.update(zip(loads, fetched, strict=True))
-        return [outcomes[index] for index in range(len(urls))]
+        with in_batch(self._make_batch(urls, media_io)) as batch:
+            loads = [asyncio.ensure_future(load(url)) for url in urls]
+        results: list[MediaRef[T] | Exception] = []
+        try:
+            for result in await asyncio.gather(*loads, return_exceptions=True):
+                if isinstance(result, BaseException) and not isinstance(result, Exception):
+                    raise result
+                results.append(result)
+        finally:
+            await batch.close()
+        return results
 
-    def _get_data_urls(
-        self, urls: Sequence[str], media_io: MediaIO[Any], road: str
-    ) -> dict[int, str]:
-        """Return the ``data:`` URLs that are loaded together, by their index.
+    def _make_batch(self, urls: Sequence[str], media_io: MediaIO[Any]) -> Batch:
+        max_bytes = self._get_max_bytes([media_io])
+        return Batch(self, urls, media_io, max_bytes=max_bytes, budget=self._download_budget)
 
-        None where something has its own way with each: the decoder with base64, or a subclass
-        with a URL, in the method `road`.
-        """
-        has_own_road = getattr(type(self), road) is not getattr(MediaConnector, road)
-        if has_own_road or _reads_base64_itself(media_io):
-            return {}
-        return {index: url for index, url in enumerate(urls) if _has_scheme(url, "data")}
-
-    def _load_data_urls(
-        self, urls: Mapping[int, str], media_io: MediaIO[T]
-    ) -> dict[int, MediaRef[T] | Exception]:
-        outcomes = load_data_urls(
-            urls.items(),
-            media_io,
-            max_bytes=self._get_max_bytes([media_io]),
-            budget=self._download_budget,
-        )
-        return {index: our(outcome) for index, outcome in outcomes.items()}
-
-    async def _load_data_urls_async(
-        self, urls: Mapping[int, str], media_io: MediaIO[T]
-    ) -> dict[int, MediaRef[T] | Exception]:
-        # Without any there is no need to leave the loop.
-        return await off_loop(partial(self._load_data_urls, urls, media_io)) if urls else {}
-
-    # --- roads ---
+    # --- transports ---
 
     def _load(
         self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
     ) -> list[MediaRef[Any]]:
-        with only_ours():
-            if _scheme(url) not in ("http", "https"):
-                return self._load_local(media_ios, url)
-            fetch = self._make_fetch(media_ios, url)
-            payload = fetch.look_up()
-            if payload is None:
-                fetcher = _http().get_sync_fetcher(
-                    self._get_network(), self._allow_private_addresses
-                )
-                deadline = Deadline(self._get_timeout_s(timeout_s))
-                payload = fetch.settle(fetcher.fetch(fetch.download, deadline))
-            return _load_fetched(media_ios, fetch, payload)
+        if scheme_of(url) not in ("http", "https"):
+            return self._load_local(media_ios, url)
+        fetch = self._make_fetch(media_ios, url)
+        stored = fetch.look_up()
+        # What takes time but does not wait runs on the caller's thread: if that is one of the
+        # media pool, the background loop must not need another.
+        downloaded = run_in_background(self._download(fetch, timeout_s)) if stored is None else None
+        return fetch.load(media_ios, stored, downloaded)
 
     async def _load_async(
         self, media_ios: Sequence[MediaIO[Any]], url: str, timeout_s: float | None
     ) -> list[MediaRef[Any]]:
-        with only_ours():
-            if _scheme(url) not in ("http", "https"):
-                return await off_loop(partial(self._load_local, media_ios, url))
-            if not _client.is_loaded:
-                # The client and the certificates take a fifth of a second.
-                await off_loop(partial(_client.load, self._get_network))
-            fetcher = await _http().get_async_fetcher(
-                self._get_network(), self._allow_private_addresses
-            )
-            await fetcher.begin()
-            deadline = Deadline(self._get_timeout_s(timeout_s))
-            fetch = self._make_fetch(media_ios, url)
-            payload = await off_loop(fetch.look_up) if fetch.may_be_stored else None
-            if payload is None:
-                payload = fetch.settle(await fetcher.fetch(fetch.download, deadline, self))
-            return await off_loop(partial(_load_fetched, media_ios, fetch, payload))
+        run_async = media_pool().run_async
+        if scheme_of(url) not in ("http", "https"):
+            return await run_async(self._load_local, media_ios, url)
+        if not _http.cache_info().currsize:
+            # The client and the certificates take a fifth of a second.
+            await run_async(_http)
+        fetcher = await _http().get_fetcher(self._get_network(), self._allow_private_addresses)
+        await fetcher.keep_pace()
+        fetch = self._make_fetch(media_ios, url)
+        stored = await run_async(fetch.look_up) if fetch.is_cached else None
+        downloaded = await self._download(fetch, timeout_s) if stored is None else None
+        return await run_async(fetch.load, media_ios, stored, downloaded)
+
+    async def _download(self, fetch: HTTPFetch, timeout_s: float | None) -> bytes | None:
+        fetcher = await _http().get_fetcher(self._get_network(), self._allow_private_addresses)
+        timeout_s = self._timeout_s or timeout_s or _DEFAULT_TIMEOUT_S
+        downloaded: bytes | None = await fetcher.fetch(fetch.download, timeout_s, self)
+        return downloaded
+
+    def _make_fetch(self, media_ios: Sequence[MediaIO[Any]], url: str) -> HTTPFetch:
+        _http()
+        from safelight.connector.download import Download, FetchPolicy
+        from safelight.connector.http_fetch import HTTPFetch
+        from safelight.connector.http_url import parse_http_url
+
+        max_bytes = self._get_max_bytes(media_ios)
+        download = Download(
+            parse_http_url(url),
+            FetchPolicy(self._domains, self._max_redirects, self._retries, self._retry_backoff_s),
+            max_bytes=max_bytes,
+            budget=self._download_budget,
+            check_prefixes=[media_io.check_prefix for media_io in media_ios],
+        )
+        return HTTPFetch(
+            download,
+            self._disk_cache,
+            allow_private=self._allow_private_addresses,
+            max_bytes=max_bytes,
+        )
 
     def _load_local(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
-        scheme = _scheme(url)
+        scheme = scheme_of(url)
         if scheme == "data":
             return self._load_data(media_ios, url)
         if scheme != "file":
@@ -346,39 +375,18 @@ class MediaConnector:
             self._files.open(url, self._get_max_bytes(media_ios)) as file,
             self._charged(file.nbytes),
         ):
-            payload = file.read()
-            return [media_io.load_bytes_ref(payload) for media_io in media_ios]
+            return load_refs(media_ios, file.read())
 
     def _load_data(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
         media_type, start, nbytes = split_data_url(url)
         check_size(nbytes, self._get_max_bytes(media_ios))
+        refs = []
         with self._charged(nbytes):
-            # Once for all decoders, unless one reads the text in its own way.
-            payload: bytes | None = None
-            refs = []
-            for media_io in media_ios:
-                if _reads_base64_itself(media_io):
-                    refs.append(media_io.load_base64_ref(media_type, url[start:]))
-                    continue
-                if payload is None:
-                    payload = decode_base64(url, start)
-                refs.append(media_io.load_bytes_ref(payload))
-            return refs
-
-    def _make_fetch(self, media_ios: Sequence[MediaIO[Any]], url: str) -> HTTPFetch:
-        domains = _http_url().get_allowed_domains(self._allowed_media_domains)
-        from safelight.connector.download import FetchPolicy
-        from safelight.connector.http_fetch import HTTPFetch
-
-        return HTTPFetch(
-            url,
-            FetchPolicy(domains, self._max_redirects, self._retries, self._retry_backoff_s),
-            max_bytes=self._get_max_bytes(media_ios),
-            budget=self._download_budget,
-            check_prefixes=[media_io.check_prefix for media_io in media_ios],
-            cache=self._disk_cache,
-            allow_private=self._allow_private_addresses,
-        )
+            for ref in load_base64_refs(media_ios, [(media_type, url[start:])])[0]:
+                if isinstance(ref, Exception):
+                    raise ref
+                refs.append(ref)
+        return refs
 
     # --- options ---
 
@@ -388,11 +396,6 @@ class MediaConnector:
 
             return SYSTEM_NETWORK
         return self._network
-
-    def _get_timeout_s(self, default_s: float | None) -> float:
-        if self._timeout_s is not None:
-            return self._timeout_s
-        return _DEFAULT_TIMEOUT_S if default_s is None else default_s
 
     def _get_max_bytes(self, media_ios: Iterable[MediaIO[Any]]) -> int:
         limits = (media_io.get_max_bytes() for media_io in media_ios)
@@ -412,61 +415,66 @@ class MediaConnector:
             raise
 
 
-def _load_fetched(
-    media_ios: Sequence[MediaIO[Any]], fetch: HTTPFetch, payload: bytes
-) -> list[MediaRef[Any]]:
+def _checked_domains(domains: Any) -> AllowedDomains:
+    if isinstance(domains, (str, bytes)) or not isinstance(domains or (), Iterable):
+        raise ConfigurationError("allowed_media_domains must be a list of hosts, not one text")
+    hosts = tuple(domains or ())
+    if not all(isinstance(host, str) for host in hosts):
+        raise ConfigurationError("allowed_media_domains has an entry that is not a host")
+    return get_allowed_domains(hosts)
+
+
+def _check_number(name: str, value: Any, *, kind: type = float, is_positive: bool = False) -> None:
+    is_number = isinstance(value, (kind, int)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and (value > 0 if is_positive else value >= 0)):
+        what = "positive" if is_positive else "a number that is not negative"
+        raise ConfigurationError(f"{name} must be {what}")
+
+
+def _checked_media_io_kwargs(
+    media_io_kwargs: Mapping[str, Mapping[str, Any]] | None,
+) -> dict[str, dict[str, Any]]:
+    """Return the options by modality, if decoders can be made of them."""
     try:
-        refs = [media_io.load_bytes_ref(payload) for media_io in media_ios]
-    except BaseException:
-        fetch.download.abandon()
-        raise
-    fetch.store(payload)
-    return refs
+        options = {name: dict(each) for name, each in dict(media_io_kwargs or {}).items()}
+    except (TypeError, ValueError):
+        raise ConfigurationError("media_io_kwargs must map modalities to options") from None
+    for modality in options:
+        if modality not in _TIMEOUTS_S:
+            raise ConfigurationError("media_io_kwargs has an unknown modality")
+    image_options = options.get("image")
+    # A connector is made per request, mostly of the same options: the verdict is kept.
+    if image_options and (text := repr(image_options)) not in _good_options:
+        _make_image_io(image_options)
+        if len(_good_options) >= _MAX_GOOD_OPTIONS:
+            _good_options.clear()
+        _good_options.add(text)
+    return options
 
 
-def _scheme(url: str) -> str:
-    if not isinstance(url, str):
-        raise BlockedURLError(f"URL must be str, not {type(url).__name__}")
-    match = _SCHEME.match(url)
-    return match[1].lower() if match else ""
+def _make_image_io(options: Mapping[str, Any]) -> MediaIO[Any]:
+    from safelight.media.image import ImageMediaIO
+
+    try:
+        return ImageMediaIO(**options)
+    except (TypeError, ValueError):
+        raise ConfigurationError("media_io_kwargs has an image option that is not valid") from None
 
 
-def _has_scheme(url: object, scheme: str) -> bool:
-    return isinstance(url, str) and _scheme(url) == scheme
+def _checked_modality(modality: str) -> str:
+    if modality not in _TIMEOUTS_S:
+        raise RequestError("modality must be image, video or audio")
+    return modality
 
 
-class _Client:
-    """Whether everything that the first fetch on a loop needs has been imported."""
-
-    is_loaded = False
-
-    def load(self, get_network: Callable[[], Network]) -> None:
-        _http().load_for_asyncio()
-        get_network().ssl_context()
-        self.is_loaded = True
-
-
-_client = _Client()
-
-
+@cache
 def _http() -> ModuleType:
-    return _of_http_extra("safelight.connector.http")
-
-
-def _http_url() -> ModuleType:
-    return _of_http_extra("safelight.connector.http_url")
-
-
-def _of_http_extra(module: str) -> ModuleType:
+    """The module of the HTTP client, with all that its first use would load."""
     try:
-        return import_module(module)
+        http = import_module("safelight.connector.http")
     except ImportError as error:
         raise FetchError(
             "http: and https: URLs need the http extra: pip install safelight[http]"
         ) from error
-
-
-def _reads_base64_itself(media_io: MediaIO[Any]) -> bool:
-    from safelight.media.base import MediaIO
-
-    return getattr(type(media_io), "load_base64_ref", None) is not MediaIO.load_base64_ref
+    http.warm_up()
+    return http

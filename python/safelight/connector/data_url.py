@@ -6,11 +6,26 @@ repeat any part of the URL in an error.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from safelight.errors import BlockedURLError, PayloadTooLargeError
 
-__all__ = ["DataURL", "check_size", "split_data_url"]
+__all__ = ["DataURL", "check_size", "scheme_of", "split_data_url"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):", re.ASCII)
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme of `url` in lower case; ``""`` where it has none.
+
+    Raises:
+        BlockedURLError: `url` is no str.
+    """
+    if not isinstance(url, str):
+        raise BlockedURLError(f"URL must be str, not {type(url).__name__}")
+    match = _SCHEME.match(url)
+    return match[1].lower() if match else ""
 
 
 class DataURL(NamedTuple):

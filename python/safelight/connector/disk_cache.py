@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -19,13 +20,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from safelight.errors import RequestError
+from safelight.errors import ConfigurationError
 
 __all__ = ["DiskCache", "Entry", "get_disk_cache"]
 
 # Format: magic, 4 bytes of big-endian header length, header, payload. The magic is new when the
 # format is, so that an entry of another version is a miss.
-_MAGIC = b"safelight-payload-1\n"
+_MAGIC = b"safelight-payload-2\n"
 _MAX_HEADER = 1 << 20
 _SUFFIX = ".payload"
 # A temporary file that has not been renamed by then belongs to a process that is gone.
@@ -64,12 +65,12 @@ class DiskCache:
             revalidated by its ETag, and dropped if it has none.
 
     Raises:
-        RequestError: The folder cannot be made or is not writable.
+        ConfigurationError: The folder cannot be made or written.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, max_bytes: int, ttl_s: float) -> None:
         if max_bytes <= 0 or ttl_s < 0:
-            raise RequestError("a disk cache needs a positive size and a ttl that is not negative")
+            raise ConfigurationError("cache_max_bytes and cache_ttl_s must not be negative")
         self._path = Path(path)
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
@@ -77,10 +78,11 @@ class DiskCache:
         self._written_since_count = max_bytes
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What permissions say is not what the mount allows.
+            with tempfile.TemporaryFile(dir=self._path):
+                pass
         except (OSError, ValueError):
-            raise RequestError("cache_dir is not a folder that can be made") from None
-        if not os.access(self._path, os.R_OK | os.W_OK | os.X_OK):
-            raise RequestError("cache_dir is not writable")
+            raise ConfigurationError("cache_dir cannot be made or written") from None
 
     def _file(self, url: str, *, allow_private: bool) -> Path:
         # What private addresses answered is not for those who may not reach them.
@@ -119,7 +121,7 @@ class DiskCache:
         etag = header["etag"]
         age_s = time.time() - stored_at
         # A clock that was set back makes an entry stale, not eternal.
-        is_fresh = 0 <= age_s < self._ttl_s
+        is_fresh = 0 <= age_s < min(self._ttl_s, float(header["max_age_s"]))
         if not is_fresh and etag is None:
             return None
         payload = _read_exactly(descriptor, payload_size)
@@ -142,13 +144,18 @@ class DiskCache:
         allow_private: bool,
         hosts: tuple[str, ...],
         etag: bytes | None,
+        max_age_s: float = math.inf,
     ) -> None:
-        """Store `payload` for `url`, in place of what was there."""
-        if len(payload) > self._max_bytes:
+        """Store `payload` for `url`, in place of what was there; nothing that is of no use.
+
+        `max_age_s` is the server's word on how long it may be used without asking again.
+        """
+        if len(payload) > self._max_bytes or (max_age_s <= 0 and etag is None):
             return
         header = json.dumps(
             {
                 "stored_at": time.time(),
+                "max_age_s": max_age_s,
                 "etag": None if etag is None else etag.decode("latin-1"),
                 "hosts": hosts,
                 "sha256": hashlib.sha256(payload).hexdigest(),
@@ -158,6 +165,11 @@ class DiskCache:
         with suppress(OSError):
             self._write(file, [_MAGIC, len(header).to_bytes(4, "big"), header, payload])
             self._make_room(len(payload), keep=file)
+
+    def drop(self, url: str, *, allow_private: bool) -> None:
+        """Forget what is stored for `url`."""
+        with suppress(OSError):
+            self._file(url, allow_private=allow_private).unlink()
 
     def _write(self, file: Path, parts: list[bytes]) -> None:
         descriptor, temporary = tempfile.mkstemp(dir=self._path, prefix=".", suffix=_SUFFIX)
@@ -209,7 +221,7 @@ def get_disk_cache(path: str, max_bytes: int, ttl_s: float) -> DiskCache:
     """Return the cache that all connectors of this process share.
 
     Raises:
-        RequestError: As `DiskCache`.
+        ConfigurationError: As `DiskCache`.
     """
     return DiskCache(path, max_bytes=max_bytes, ttl_s=ttl_s)
 

@@ -1,19 +1,26 @@
 """One fetch as a state machine without I/O: hops, attempts, caps, early refusal.
 
-Owns every decision that a fetch takes about what a server says, so that the sync and the asyncio
-driver (``http``) take the same ones. Must never open a connection or sleep.
+Owns every decision that a fetch takes about what a server says; ``http`` drives it. Must never open
+a connection or sleep.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from safelight.budget import DownloadBudget
 from safelight.connector.http_url import HTTPURL, AllowedDomains, join_http_url
-from safelight.errors import FetchError, FetchRefusedError, PayloadTooLargeError
+from safelight.connector.refs import decoder_errors
+from safelight.errors import (
+    FetchError,
+    FetchRefusedError,
+    PayloadTooLargeError,
+    TransientFetchError,
+)
 
 __all__ = ["CheckPrefix", "Download", "FetchPolicy", "Validator"]
 
@@ -29,6 +36,7 @@ _MAX_PREFIX = 1 << 20
 _MAX_BACKOFF_S = 2.0
 
 CheckPrefix = Callable[[bytes], Any]
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class FetchPolicy(NamedTuple):
@@ -50,10 +58,9 @@ class Validator(NamedTuple):
 class Download:
     """The state of one fetch.
 
-    A driver sends a GET for `url` with `headers`, hands the answer to `begin`, then either
-    follows (`url` has changed), or hands over the body by `feed` and ends with `finish`. A
-    failure of the connection goes to `interrupted`, a transient one to `retry`.
-    Where `feed` asks for it, `check` comes before the next bytes.
+    A driver sends a GET for `url` with `headers`, hands the answer to `receive_head`, then either
+    follows (`url` has changed), or hands over the body by `receive` and ends with `finish`.
+    Where `receive` asks for it, `check` comes before the next bytes. Failures go to `retry`.
 
     Args:
         url: The first hop.
@@ -76,9 +83,10 @@ class Download:
         self.url = url
         self.hops = [url]
         self.etag: bytes | None = None
-        self.is_storable = False
+        self.max_age_s: float | None = None
+        self.is_framed = False
         self.is_not_modified = False
-        self._policy = policy
+        self.policy = policy
         self._max_bytes = max_bytes
         self._budget = budget
         self._check_prefixes = tuple(check_prefixes)
@@ -124,7 +132,7 @@ class Download:
         # Only on the way that led to the stored payload: another server's tag says nothing of it.
         return self._validator is not None and self._validator.hosts == self.hosts
 
-    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    def receive_head(self, status: int, headers: Headers) -> bool:
         """Judge an answer by its head; whether its body is the payload.
 
         False: follow `url`, or `is_not_modified` says that the stored payload is still good.
@@ -133,25 +141,26 @@ class Download:
             BlockedURLError: A redirect to a URL that is malformed or not allowed.
             FetchRefusedError: The answer is final and not a payload.
             PayloadTooLargeError: The announced length is over the cap or the budget.
-            FetchError: The answer is transient.
+            TransientFetchError: Another attempt may get another answer.
         """
         fields = {name.lower(): value for name, value in headers}
         if status in _REDIRECTS:
             self._follow(fields.get(b"location"))
             return False
+        self.max_age_s = _max_age_s(headers)
         if status == 304 and self._validates:
             self.is_not_modified = True
             return False
         if status >= 500 or status in _TRANSIENT_4XX:
             self._retry_after_s = _seconds(fields.get(b"retry-after"))
-            raise FetchError(f"server answered {status}")
+            raise TransientFetchError(f"server answered {status}")
         if status not in (200, 203):
             raise FetchRefusedError(f"server answered {status}")
         if fields.get(b"content-encoding", b"").strip().lower() in _COMPRESSED:
             raise FetchRefusedError("server compressed the body although it was asked not to")
         self.etag = fields.get(b"etag")
-        self.is_storable = b"no-store" not in fields.get(b"cache-control", b"").lower()
         length = fields.get(b"content-length")
+        self.is_framed = length is not None or b"transfer-encoding" in fields
         # With a transfer encoding the length is meaningless (RFC 9112 section 6.3).
         if length is not None and length.isdigit() and b"transfer-encoding" not in fields:
             self._content_length = int(length)
@@ -161,20 +170,21 @@ class Download:
         return True
 
     def _follow(self, location: bytes | None) -> None:
-        if location is None:
+        if not location:
+            # An empty one would be the same URL again (RFC 3986 section 5.2.2).
             raise FetchRefusedError("redirect without a location")
-        if len(self.hops) > self._policy.max_redirects:
-            raise FetchRefusedError(f"more than {self._policy.max_redirects} redirects")
+        if len(self.hops) > self.policy.max_redirects:
+            raise FetchRefusedError(f"more than {self.policy.max_redirects} redirects")
         try:
             text = location.decode()
         except UnicodeDecodeError:
             text = location.decode("latin-1")
         url = join_http_url(self.url, text)
-        self._policy.domains.check(url)
+        self.policy.domains.check(url)
         self.url = url
         self.hops.append(url)
 
-    def feed(self, chunk: bytes) -> int:
+    def receive(self, chunk: bytes) -> int:
         """Take the next bytes of the body; the size of the prefix that wants a `check`, or 0.
 
         Raises:
@@ -201,7 +211,8 @@ class Download:
             if self._received < wanted:
                 pending.append((check, wanted))
                 continue
-            verdict = check(prefix)
+            with decoder_errors():
+                verdict = check(prefix)
             if verdict is not None:
                 # At least double, so that all checks together stay linear in the prefix.
                 at_least = getattr(verdict, "at_least", None) or 0
@@ -213,21 +224,15 @@ class Download:
     def finish(self) -> bytes:
         """Return the whole body, which has ended."""
         if self._content_length is not None and self._received < self._content_length:
-            raise self._cut_short()
+            raise self.cut_short()
         # No copy: the buffer itself becomes the bytes object.
         return self._body.getvalue()
 
-    def interrupted(self, error: FetchError, *, by_peer: bool) -> FetchError:
-        """Return what a failure of the connection means: `error`, or a body cut short.
-
-        `by_peer` says that the peer closed its side in good order: then a body that is shorter
-        than announced is a lie about its length, and final.
-        """
-        if by_peer and self._content_length is not None:
-            return self._cut_short()
-        return error
-
-    def _cut_short(self) -> FetchRefusedError:
+    def cut_short(self) -> FetchError:
+        """Return what it means that the peer closed its side, in good order, before the end."""
+        if self._content_length is None:
+            return TransientFetchError("connection ended early")
+        # A lie about the length, which another attempt would hear again.
         return FetchRefusedError(
             f"connection ended early: {self._received} of {self._content_length} bytes"
         )
@@ -239,12 +244,11 @@ class Download:
             FetchError: `error` itself, where it is final or no attempt is left.
         """
         self.abandon()
-        # The subclasses are the permanent ones.
-        if type(error) is not FetchError:
+        if not isinstance(error, TransientFetchError):
             raise error
-        if self._attempts >= self._policy.retries:
-            raise FetchError(f"{error.message}, after {self._attempts + 1} attempts")
-        backoff_s = min(self._policy.backoff_s * 2.0**self._attempts, _MAX_BACKOFF_S)
+        if self._attempts >= self.policy.retries:
+            raise TransientFetchError(f"{error.message}, after {self._attempts + 1} attempts")
+        backoff_s = min(self.policy.backoff_s * 2.0**self._attempts, _MAX_BACKOFF_S)
         # Jitter keeps the clients of one struggling server apart.
         delay_s = max(backoff_s * random.uniform(0.5, 1.0), self._retry_after_s)
         self._attempts += 1
@@ -282,3 +286,23 @@ class Download:
 def _seconds(retry_after: bytes | None) -> float:
     """The delay that a server asks for; a date is not honored."""
     return float(retry_after) if retry_after is not None and retry_after.isdigit() else 0.0
+
+
+def _max_age_s(headers: Headers) -> float | None:
+    """Seconds for which an answer may be used unasked (RFC 9111 section 5.2.2).
+
+    Infinite where the server says nothing, None where the answer must not be stored.
+    """
+    directives = dict(each.partition(b"=")[::2] for each in _items(headers, b"cache-control"))
+    if b"no-store" in directives or b"*" in _items(headers, b"vary"):
+        return None
+    if b"no-cache" in directives:
+        return 0.0
+    max_age = directives.get(b"max-age")
+    return math.inf if max_age is None else _seconds(max_age.strip(b'"'))
+
+
+def _items(headers: Headers, name: bytes) -> list[bytes]:
+    """The items of a list field, whose lines are one list (RFC 9110 section 5.3)."""
+    lines = b",".join(value for other, value in headers if other.lower() == name)
+    return [item.strip().lower() for item in lines.split(b",")]

@@ -6,6 +6,7 @@ size are read. Must never wait on a file (FIFO, device), nor name a path in an e
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -15,9 +16,10 @@ from urllib.parse import unquote_to_bytes
 
 from safelight.errors import (
     BlockedURLError,
+    ConfigurationError,
     FetchError,
     PayloadTooLargeError,
-    RequestError,
+    TransientFetchError,
 )
 
 __all__ = ["FileRoot", "OpenFile"]
@@ -26,6 +28,18 @@ _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Their files are views of the kernel, not files: reading one can wait, or tell of the process.
 _KERNEL_ROOTS = (b"/proc", b"/sys", b"/dev")
 _READ_BYTES = 1 << 20
+# Of the machine, not of the URL: no descriptor or memory left, a disk or server that fails.
+_TRANSIENT = frozenset(
+    (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EIO,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.ETIMEDOUT,
+    )
+)
 
 
 class FileRoot:
@@ -35,7 +49,7 @@ class FileRoot:
     are followed.
 
     Raises:
-        RequestError: `path` is not an existing folder.
+        ConfigurationError: `path` is not an existing folder.
     """
 
     __slots__ = ("_root",)
@@ -46,7 +60,7 @@ class FileRoot:
         except ValueError:  # a null character
             root = b""
         if not os.path.isdir(root):
-            raise RequestError("allowed_local_media_path is not an existing folder")
+            raise ConfigurationError("allowed_local_media_path is not an existing folder")
         self._root = root
 
     @contextmanager
@@ -57,23 +71,21 @@ class FileRoot:
             BlockedURLError: The URL is malformed, names a host, or leads outside the root or to
                 what is not a regular file.
             PayloadTooLargeError: The file is over `max_bytes`.
+            TransientFetchError: The machine cannot open it now.
         """
         path = _path(url)
         try:
             resolved = os.path.realpath(path)
-        except OSError:  # exchanged while it was resolved
-            raise BlockedURLError("file cannot be opened") from None
+        except OSError as error:  # exchanged while it was resolved
+            raise _open_error(error) from None
         root = self._root.rstrip(b"/") + b"/"
         if not resolved.startswith(root) or _is_kernel_view(resolved):
             raise BlockedURLError("file is outside allowed_local_media_path")
         parts = resolved[len(root) :].split(b"/")
         try:
             descriptor = _open_beneath(self._root, parts)
-        except FileNotFoundError:
-            raise BlockedURLError("file does not exist") from None
-        except OSError:
-            # Also ELOOP and ENOTDIR: the path was exchanged for a link after it was resolved.
-            raise BlockedURLError("file cannot be opened") from None
+        except OSError as error:
+            raise _open_error(error) from None
         try:
             yield OpenFile(descriptor, max_bytes)
         finally:
@@ -106,7 +118,7 @@ class OpenFile:
         """Return the whole content, once.
 
         Raises:
-            FetchError: The file cannot be read, or has changed meanwhile.
+            TransientFetchError: The file cannot be read, or has changed meanwhile.
         """
         chunks = []
         # One byte more than the size, to see whether the file has grown.
@@ -116,10 +128,19 @@ class OpenFile:
                 chunks.append(chunk)
                 left -= len(chunk)
         except OSError:
-            raise FetchError("file cannot be read") from None
+            raise TransientFetchError("file cannot be read") from None
         if left != 1:
-            raise FetchError("file changed while it was read")
+            raise TransientFetchError("file changed while it was read")
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _open_error(error: OSError) -> FetchError:
+    if error.errno in _TRANSIENT:
+        return TransientFetchError("file cannot be opened at the moment")
+    if isinstance(error, FileNotFoundError):
+        return BlockedURLError("file does not exist")
+    # Also ELOOP and ENOTDIR: the path was exchanged for a link after it was resolved.
+    return BlockedURLError("file cannot be opened")
 
 
 def _path(url: str) -> bytes:

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import NamedTuple
-
-import httpx2
+from typing import TYPE_CHECKING, NamedTuple
 
 from safelight.connector.address import is_canonical_or_no_ipv4
-from safelight.errors import BlockedURLError, RequestError
+from safelight.errors import BlockedURLError, ConfigurationError
+
+if TYPE_CHECKING:
+    import httpx2
 
 __all__ = ["AllowedDomains", "HTTPURL", "get_allowed_domains", "join_http_url", "parse_http_url"]
 
@@ -23,6 +24,7 @@ __all__ = ["AllowedDomains", "HTTPURL", "get_allowed_domains", "join_http_url", 
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5})?)?", re.ASCII)
 _ASCII_HOST = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BACKSLASH_OR_SPACE = re.compile(r"[\\\s]")
 _MAX_URL = 65_536
@@ -68,6 +70,8 @@ def parse_http_url(url: str) -> HTTPURL:
         raise BlockedURLError("URL has no host: its scheme is not followed by '//'")
     authority = match[1]
     _check_authority(authority)
+    import httpx2
+
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError):
@@ -81,14 +85,21 @@ def join_http_url(base: HTTPURL, location: str) -> HTTPURL:
     Raises:
         BlockedURLError: As `parse_http_url`, or the scheme is neither http nor https.
     """
-    if _BACKSLASH_OR_SPACE.search(location):
-        raise BlockedURLError("redirect has a backslash or whitespace in its URL")
+    if _CONTROL.search(location) or location != location.strip() or "\\" in location[:2]:
+        raise BlockedURLError("redirect has a URL that clients read differently")
+    if location.startswith("//"):
+        location = f"{base.scheme}:{location}"
+    if _SCHEME.match(location):
+        # With a host of its own it is read as a first hop is.
+        if _AUTHORITY.match(location) is None:
+            raise BlockedURLError("redirect leads to a scheme other than http and https")
+        return parse_http_url(location)
+    import httpx2
+
     try:
         joined = str(httpx2.URL(base.text).join(location))
     except (httpx2.InvalidURL, ValueError):
         raise BlockedURLError("redirect has a malformed URL") from None
-    if _AUTHORITY.match(joined) is None:
-        raise BlockedURLError("redirect leads to a scheme other than http and https")
     return parse_http_url(joined)
 
 
@@ -109,6 +120,8 @@ def _check_authority(authority: str) -> None:
         raise BlockedURLError("URL has a port that does not exist")
     if host.isascii() and host[0] != "[" and _ASCII_HOST.fullmatch(host) is None:
         raise BlockedURLError("URL has a malformed host")
+    if not is_canonical_or_no_ipv4(host.removesuffix(".")) and host[0] != "[":
+        raise BlockedURLError("URL has an IPv4 address that is not four decimal numbers")
 
 
 def _checked(parsed: httpx2.URL, *, is_ascii: bool) -> HTTPURL:
@@ -134,7 +147,7 @@ class AllowedDomains:
     trailing dot.
 
     Raises:
-        RequestError: An entry is not a host name or address.
+        ConfigurationError: An entry is not a host name or address.
     """
 
     __slots__ = ("_hosts",)
@@ -161,17 +174,22 @@ def get_allowed_domains(domains: tuple[str, ...]) -> AllowedDomains:
     """Return the allow list of `domains`, parsed once for all requests that have the same.
 
     Raises:
-        RequestError: As `AllowedDomains`.
+        ConfigurationError: As `AllowedDomains`.
     """
     return AllowedDomains(domains)
 
 
 def _host(domain: str) -> str:
+    if any(mark in domain for mark in "/?#"):
+        raise ConfigurationError("allowed_media_domains has an entry that is not a host")
     is_address = domain.count(":") > 1
+    bracketed = f"[{domain}]" if is_address and domain[0] != "[" else domain
     try:
-        if any(mark in domain for mark in "/?#") or (":" in domain and not is_address):
-            raise BlockedURLError("not a host")
-        bracketed = f"[{domain}]" if is_address and domain[0] != "[" else domain
+        if ":" in domain and not is_address:
+            raise BlockedURLError("a host has no port")
         return parse_http_url(f"http://{bracketed}/").host
     except BlockedURLError:
-        raise RequestError("allowed_media_domains has an entry that is not a host") from None
+        raise ConfigurationError("allowed_media_domains has an entry that is not a host") from None
+    except ImportError:
+        # Without the client no URL is fetched that could be compared.
+        return domain

@@ -1,36 +1,41 @@
 """How a host becomes a connection: resolved once, every address judged, a judged one dialed.
 
-Owns name look-ups and dials, and the backends that make the HTTP client use them. Must never
-dial an address that was not judged, nor let a name be resolved a second time between the two.
+Owns name look-ups and the backend that makes the HTTP client use them. Must never dial an address
+that was not judged, nor let a name be resolved a second time between the two.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import socket
 import ssl
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from ipaddress import ip_address
 from typing import Any
+from weakref import WeakSet
 
 import httpcore2
 
 from safelight.connector.address import is_allowed_address
-from safelight.connector.deadline import Deadline
-from safelight.connector.streams import AsyncStream, SyncStream
-from safelight.errors import BlockedURLError, FetchError
+from safelight.errors import BlockedURLError, FetchRefusedError, TransientFetchError
 
-__all__ = ["AsyncGuard", "Network", "SYSTEM_NETWORK", "SyncGuard"]
+__all__ = ["GuardedBackend", "GuardedStream", "Network", "SYSTEM_NETWORK", "leave_to_parent"]
 
 # An answer of more addresses than this helps nobody; the first ones are tried.
 _MAX_ADDRESSES = 8
 # For an address behind which there are others: a host that is reached at all is reached sooner.
 _PATIENCE_S = 1.0
-# Of the stream reader: it lets twice this arrive before it stops reading.
-_STREAM_LIMIT = 128 << 10
+# Heads are small: read in small parts, and not without end.
+_HEAD_READ = 4 << 10
+_MAX_HEAD = 256 << 10
+# What an event loop reads from a socket at once.
+_BODY_READ = 256 << 10
 
 
 class Network:
@@ -41,7 +46,7 @@ class Network:
     """
 
     def resolve(self, host: str, port: int) -> list[str]:
-        """Return the addresses of `host`. May block.
+        """Return the addresses of `host`. May block; runs on a thread of its own.
 
         Raises:
             OSError: There are none.
@@ -49,23 +54,14 @@ class Network:
         answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(answer[4][0]) for answer in answers))
 
-    def connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
-        """Return a socket connected to `address`.
-
-        Raises:
-            OSError: It cannot be reached in time.
-        """
-        return socket.create_connection((address, port), timeout_s)
-
-    async def connect_async(
-        self, address: str, port: int
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return streams connected to `address`.
+    async def connect(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
+        """Return a stream connected to `address`.
 
         Raises:
             OSError: It cannot be reached.
+            httpcore2.ConnectError: As `OSError`.
         """
-        return await asyncio.open_connection(address, port, limit=_STREAM_LIMIT)
+        return await httpcore2.AnyIOBackend().connect_tcp(address, port)
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return the context that verifies servers; made once, because loading it is slow."""
@@ -80,17 +76,55 @@ def _ssl_context() -> ssl.SSLContext:
     return httpcore2.default_ssl_context()
 
 
-def _judged(addresses: list[str], allow_private: bool) -> list[str]:
-    """Return the addresses to dial, all of which are allowed.
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Resolves, judges, dials. Timeouts are the caller's: a fetch runs under one deadline."""
 
-    Every answer must be: a name that mixes public and private addresses is an attack on clients
-    that try one after the other.
-    """
-    if not addresses:
-        raise FetchError("host name has no address")
-    if not all(is_allowed_address(address, allow_private=allow_private) for address in addresses):
-        raise BlockedURLError("host has an address that is not allowed")
-    return addresses[:_MAX_ADDRESSES]
+    def __init__(self, network: Network, allow_private: bool) -> None:
+        self._network = network
+        self._allow_private = allow_private
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address of `host` that answers; all of them must be allowed.
+
+        Raises:
+            BlockedURLError: An address is not allowed.
+            TransientFetchError: There is no address, or none that answers.
+        """
+        addresses = self._judge(await self._resolve(host, port))
+        for address in addresses:
+            patience_s = None if address is addresses[-1] else _PATIENCE_S
+            with suppress(OSError, httpcore2.ConnectError, TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    return GuardedStream(await self._network.connect(address, port))
+        raise TransientFetchError("connection could not be opened")
+
+    async def _resolve(self, host: str, port: int) -> list[str]:
+        with suppress(ValueError):
+            return [str(ip_address(host))]
+        try:
+            return await asyncio.wrap_future(_look_up(self._network, host, port))
+        except (OSError, UnicodeError):
+            raise TransientFetchError("host name could not be resolved") from None
+
+    def _judge(self, addresses: list[str]) -> list[str]:
+        """Return the addresses to dial, all of which are allowed.
+
+        Every answer must be: a name that mixes public and private addresses is an attack on
+        clients that try one after the other.
+        """
+        if not addresses:
+            raise TransientFetchError("host name has no address")
+        for address in addresses:
+            if not is_allowed_address(address, allow_private=self._allow_private):
+                raise BlockedURLError("host has an address that is not allowed")
+        return addresses[:_MAX_ADDRESSES]
 
 
 def _look_up(network: Network, host: str, port: int) -> Future[list[str]]:
@@ -113,95 +147,95 @@ def _look_up(network: Network, host: str, port: int) -> Future[list[str]]:
     return future
 
 
-def _is_literal(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+class GuardedStream(httpcore2.AsyncNetworkStream):
+    """A connection of the client's backend whose heads are bounded.
 
+    The client bounds one head, but not how many interim answers come before the final one, and
+    parses all that one read brings without a pause. `expect_body` is to be told when a body comes.
+    """
 
-class AsyncGuard(httpcore2.AsyncNetworkBackend):
-    """The asyncio backend. Timeouts are the caller's: a fetch runs under one deadline."""
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+        # Kept, because the backend asks the system for all that it knows to answer.
+        self._socket: socket.socket | None = stream.get_extra_info("socket")
+        self._head_left: int | None = _MAX_HEAD
+        _streams.add(self)
 
-    def __init__(self, network: Network, allow_private: bool) -> None:
-        self._network = network
-        self._allow_private = allow_private
+    def expect_body(self) -> None:
+        """Expect the body of an answer: its own limits hold from here to the next request."""
+        self._head_left = None
 
-    async def connect_tcp(
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return what has arrived; empty at the end.
+
+        Of a body that may be more than `max_bytes`: what the loop has read at once comes at once.
+        """
+        if self._head_left is None:
+            return await self._stream.read(max(max_bytes, _BODY_READ), timeout)
+        data = await self._stream.read(min(max_bytes, _HEAD_READ), timeout)
+        self._head_left -= len(data)
+        if self._head_left < 0:
+            raise httpcore2.ReadError("endless head")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send `buffer`, a part of a request."""
+        self._head_left = _MAX_HEAD
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        """End the connection at once: the backend aborts what a peer does not let it close."""
+        await self._stream.aclose()
+
+    async def start_tls(
         self,
-        host: str,
-        port: int,
-        timeout: Any = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Resolve, judge, dial."""
-        deadline: Deadline = timeout
-        addresses = _judged(await self._resolve(host, port), self._allow_private)
-        for share_s, address in _shares(addresses, deadline):
-            try:
-                async with asyncio.timeout(share_s):
-                    return AsyncStream(*await self._network.connect_async(address, port))
-            except (OSError, TimeoutError):
-                continue
-        raise FetchError("connection could not be opened")
+        """Speak TLS from here, with a server that proves to be `server_hostname`.
 
-    async def _resolve(self, host: str, port: int) -> list[str]:
-        if _is_literal(host):
-            return [host]
+        Raises:
+            FetchRefusedError: Its certificate is not valid for that name.
+            TransientFetchError: The handshake failed otherwise.
+        """
         try:
-            return await asyncio.wrap_future(_look_up(self._network, host, port))
-        except (OSError, UnicodeError):
-            raise FetchError("host name could not be resolved") from None
+            self._stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except BaseException as error:
+            # Also where the fetch is cancelled: nobody else has the connection yet.
+            await self.aclose()
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                raise FetchRefusedError("server's certificate is not valid for it") from None
+            if isinstance(error, (httpcore2.ConnectError, OSError, ValueError)):
+                raise TransientFetchError("TLS handshake failed") from None
+            raise
+        return self
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep; the client asks for it between its own retries, which are off."""
-        await asyncio.sleep(seconds)
+    def get_extra_info(self, info: str) -> Any:
+        """Tell the client what it asks about the connection."""
+        if info == "is_readable" and self._socket is not None:
+            # Asked of idle connections only: what has arrived there is the server's goodbye.
+            poll = select.poll()
+            poll.register(self._socket.fileno(), select.POLLIN)
+            return bool(poll.poll(0))
+        return self._stream.get_extra_info(info)
+
+    def leave_to_parent(self, nothing: int) -> None:
+        """Make the descriptor one of `nothing`, without a word to the peer."""
+        if self._socket is not None and self._socket.fileno() >= 0:
+            os.dup2(nothing, self._socket.fileno(), inheritable=False)
 
 
-def _shares(addresses: list[str], deadline: Deadline) -> Iterator[tuple[float, str]]:
-    """Each address with the seconds that it gets: the last one all that are left."""
-    *others, last = addresses
-    for address in others:
-        yield min(deadline.remaining_s(), _PATIENCE_S), address
-    yield deadline.remaining_s(), last
+_streams: WeakSet[GuardedStream] = WeakSet()
 
 
-class SyncGuard(httpcore2.NetworkBackend):
-    """The backend of blocking fetches. Every timeout it is handed is a `Deadline`."""
+def leave_to_parent() -> None:
+    """Let go of every open connection in the child of a fork, without a word to the peer.
 
-    def __init__(self, network: Network, allow_private: bool) -> None:
-        self._network = network
-        self._allow_private = allow_private
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: Any = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore2.NetworkStream:
-        """Resolve, judge, dial."""
-        deadline: Deadline = timeout
-        addresses = _judged(self._resolve(host, port, deadline), self._allow_private)
-        for share_s, address in _shares(addresses, deadline):
-            if share_s <= 0:
-                break
-            try:
-                connected = self._network.connect(address, port, share_s)
-            except OSError:
-                continue
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return SyncStream(connected)
-        raise FetchError("connection could not be opened")
-
-    def _resolve(self, host: str, port: int, deadline: Deadline) -> list[str]:
-        if _is_literal(host):
-            return [host]
-        try:
-            look_up = _look_up(self._network, host, port)
-            return look_up.result(max(deadline.remaining_s(), 0.0))
-        except (OSError, UnicodeError):
-            raise FetchError("host name could not be resolved") from None
+    As long as a child holds a connection too, it does not end when the parent ends it. The
+    descriptors stay valid, so that whoever still has one closes nothing of somebody else's.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in list(_streams):
+        stream.leave_to_parent(nothing)
+    os.close(nothing)

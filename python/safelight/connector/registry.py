@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from safelight.errors import RequestError
+from safelight.errors import ConfigurationError
 
 __all__ = ["MEDIA_CONNECTOR_REGISTRY", "MediaConnectorRegistry"]
 
@@ -35,12 +35,12 @@ class MediaConnectorRegistry:
         """Return a new connector of the class known as `name`.
 
         Raises:
-            RequestError: No class is known by that name.
+            ConfigurationError: No class is known by that name.
         """
         cls = self._classes.get(name)
         if cls is None:
             known = ", ".join(sorted(self._classes))
-            raise RequestError(f"no media connector has this name; known are: {known}")
+            raise ConfigurationError(f"no media connector has this name; known are: {known}")
         return cls(*args, **kwargs)
 
 

@@ -6,6 +6,7 @@ Must never fetch anything, nor decode while it makes a ref.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from safelight._safelight import decode_base64
+from safelight.media.texts import load_text
 from safelight.probe import NeedMoreBytes
 from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
@@ -104,6 +105,14 @@ class MediaIO(ABC, Generic[T]):
         """As `load_bytes_ref` for each payload; what it raises stands in the place of a ref."""
         return [_outcome(self.load_bytes_ref, payload) for payload in payloads]
 
+    def copy(self, media: T) -> T:
+        """Return a copy of decoded media that shares nothing writable with it.
+
+        Raises:
+            LimitError: The copy is over the decode budget.
+        """
+        return copy.deepcopy(media)
+
     def load_base64_ref(self, media_type: str, data: str) -> MediaRef[T]:
         """Return a ref to a base64 payload; the base64 is decoded at once.
 
@@ -112,7 +121,7 @@ class MediaIO(ABC, Generic[T]):
             LimitError: As `load_bytes_ref`.
         """
         del media_type
-        return self.load_bytes_ref(decode_base64(data))
+        return load_text(self, data)
 
     def load_file_ref(self, filepath: str | PathLike[str]) -> MediaRef[T]:
         """Return a ref to the content of a file; the file is read at once.

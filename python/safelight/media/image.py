@@ -13,6 +13,7 @@ from typing import Any, get_args
 from safelight._safelight import Claim, Job
 from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
+from safelight.foreign import is_image
 from safelight.key import derive_media_key, derive_media_keys
 from safelight.media.base import MediaIO
 from safelight.media.pillow import may_open
@@ -198,6 +199,23 @@ class ImageMediaIO(MediaIO[Any]):
             except MediaError as error:
                 refs.append(error)
         return refs
+
+    def copy(self, media: Any) -> Any:
+        """Return a copy of decoded media, charged to the decode budget as a decode of it is.
+
+        Raises:
+            LimitError: The copy is over the decode budget.
+        """
+        if self.decoded_budget is None:
+            return super().copy(media)
+        width, height = media.size if is_image(media) else media.shape[1::-1]
+        nbytes = width * height * _BYTES_PER_PIXEL
+        self.decoded_budget.charge(nbytes)
+        try:
+            return super().copy(media)
+        except BaseException:
+            self.decoded_budget.refund(nbytes)
+            raise
 
     def _has_own_refs(self) -> bool:
         """Whether a subclass has its own way with each payload, which every road then takes."""

@@ -1,4 +1,4 @@
-"""Turns and shared connections: bounded, fair, reused, and gone with their loop."""
+"""Connections: shared, bounded, reused, and gone with their loop."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loopback import Resolver, Server
 from safelight import MediaConnector
 from safelight.connector import http
 from safelight.connector.network import SYSTEM_NETWORK
-from safelight.connector.turns import Pace, Turns
 from safelight.media import MediaIO
 
 pytestmark = pytest.mark.timeout(60)
@@ -33,187 +29,6 @@ class Bytes(MediaIO[bytes]):
 
 def connector(**options) -> MediaConnector:
     return MediaConnector(**{"allow_private_addresses": True, "timeout_s": 20, **options})
-
-
-# --- turns ---
-
-
-async def take_turns(turns: Turns, jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Run one job per (owner, host), each taking one step of the loop; the order they began in."""
-    order = []
-
-    async def job(owner, host):
-        async with turns.turn(owner, host):
-            order.append((owner, host))
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(job(*each) for each in jobs))
-    return order
-
-
-def test_requests_are_served_in_rotation():
-    jobs = [("greedy", "h")] * 100 + [("modest", "h")] * 2
-    order = asyncio.run(take_turns(Turns(1, 1), jobs))
-    assert len(order) == 102
-    # The first was served before the modest request came; from then on they alternate.
-    assert [owner for owner, _ in order[:5]].count("modest") == 2
-
-
-def test_a_slow_host_does_not_hold_up_the_others():
-    async def main():
-        turns = Turns(10, 2)
-        is_over = asyncio.Event()
-        running = Counter()
-
-        async def slow():
-            async with turns.turn("request", "slow"):
-                running["slow"] += 1
-                await is_over.wait()
-
-        async def quick():
-            async with turns.turn("request", "quick"):
-                running["quick"] += 1
-
-        tasks = [asyncio.create_task(slow()) for _ in range(20)]
-        await asyncio.gather(*(quick() for _ in range(20)))
-        assert running == {"slow": 2, "quick": 20}
-        is_over.set()
-        await asyncio.gather(*tasks)
-        assert running["slow"] == 20
-
-    asyncio.run(main())
-
-
-def test_no_more_than_the_limits_at_once():
-    async def main():
-        turns = Turns(7, 3)
-        active = Counter()
-        most = Counter()
-
-        async def job(owner, host):
-            async with turns.turn(owner, host):
-                for key in ("all", host):
-                    active[key] += 1
-                    most[key] = max(most[key], active[key])
-                await asyncio.sleep(0.001)
-                for key in ("all", host):
-                    active[key] -= 1
-
-        await asyncio.gather(*(job(n % 5, f"h{n % 4}") for n in range(200)))
-        assert most["all"] == 7
-        assert all(most[f"h{n}"] <= 3 for n in range(4))
-
-    asyncio.run(main())
-
-
-def test_cancelled_waiters_and_holders_leave_no_turn_behind():
-    async def main():
-        turns = Turns(2, 2)
-
-        async def job(n):
-            async with turns.turn(n % 3, "h"):
-                await asyncio.sleep(0.001)
-
-        for _ in range(20):
-            tasks = [asyncio.create_task(job(n)) for n in range(30)]
-            await asyncio.sleep(0.002)
-            for task in tasks[::2]:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        assert turns.active == 0
-        await asyncio.wait_for(asyncio.gather(*(job(n) for n in range(10))), 5)
-        assert turns.active == 0
-
-    asyncio.run(main())
-
-
-def test_waiters_of_a_full_host_let_others_pass_and_come_in_rotation():
-    async def main():
-        turns = Turns(3, 1)
-        order = []
-        go_on = {host: asyncio.Event() for host in "abc"}
-
-        async def job(owner, host):
-            async with turns.turn(owner, host):
-                order.append(owner + host)
-                await go_on[host].wait()
-
-        jobs = ["1a", "1a", "1a", "2a", "1b", "2b", "3c"]
-        tasks = [asyncio.create_task(job(*each)) for each in jobs]
-        await asyncio.sleep(0)
-        assert order == ["1a", "1b", "3c"]
-        for host in "bac":
-            go_on[host].set()
-            for _ in range(10):
-                await asyncio.sleep(0)
-        await asyncio.gather(*tasks)
-        assert order[3:] == ["2b", "1a", "2a", "1a"]
-
-    asyncio.run(main())
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 3)), max_size=30),
-    st.integers(1, 4),
-    st.integers(1, 4),
-)
-def test_whatever_is_asked_for_and_cancelled_nobody_waits_for_a_free_turn(jobs, most, per_host):
-    async def main():
-        turns = Turns(most, per_host)
-        active = Counter()
-
-        async def job(owner, host, steps):
-            async with turns.turn(owner, host):
-                active[host] += 1
-                assert active[host] <= per_host
-                assert active.total() <= most
-                try:
-                    for _ in range(steps):
-                        await asyncio.sleep(0)
-                finally:
-                    active[host] -= 1
-
-        tasks = [asyncio.create_task(job(*each)) for each in jobs]
-        for number, task in enumerate(tasks):
-            if number % 4 == 3:
-                await asyncio.sleep(0)
-                task.cancel()
-        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
-        assert all(result is None or type(result) is asyncio.CancelledError for result in results)
-        assert turns.active == 0
-
-    asyncio.run(main())
-
-
-def test_a_crowd_begins_a_few_a_step_in_order():
-    async def main():
-        pace = Pace(3)
-        step = 0
-        begun = []
-
-        async def count():
-            nonlocal step
-            while True:
-                step += 1
-                await asyncio.sleep(0)
-
-        async def begin(number):
-            await pace.keep()
-            begun.append((step, number))
-
-        counting = asyncio.create_task(count())
-        crowd = [asyncio.create_task(begin(number)) for number in range(20)]
-        crowd[5].cancel()
-        await asyncio.gather(*crowd, return_exceptions=True)
-        assert [number for _, number in begun] == [n for n in range(20) if n != 5]
-        assert max(Counter(step for step, _ in begun).values()) <= 3
-        await pace.keep()
-        counting.cancel()
-
-    asyncio.run(main())
-
-
-# --- connections ---
 
 
 def test_connections_are_reused_over_connectors_and_bounded_by_host():
@@ -244,6 +59,98 @@ def test_threads_share_connections_too():
             thread.join()
         assert len(server.exchanges) == 100
         assert server.connections <= 4
+
+
+def test_threads_that_block_one_after_the_other_use_one_connection():
+    with Server(lambda exchange: exchange.answer(b"x")) as server:
+        for _ in range(4):
+            thread = threading.Thread(target=connector().load_from_url, args=(server.url, Bytes()))
+            thread.start()
+            thread.join()
+        assert len(server.exchanges) == 4
+        assert server.connections == 1
+
+
+def test_a_worker_of_the_only_media_thread_may_block_for_a_fetch():
+    with Server(lambda exchange: exchange.answer(bytes(1_000_000))) as server:
+        code = f"""
+from safelight import ImageMediaIO, MediaConnector, NeedMoreBytes, media_pool
+from safelight.media import MediaIO
+class Bytes(MediaIO):
+    def load_bytes(self, data): return data
+    def check_prefix(self, data): return NeedMoreBytes(600_000)
+connector = MediaConnector(allow_private_addresses=True)
+ref = media_pool().submit(connector.load_from_url, {server.url!r}, Bytes()).result()
+assert len(ref.data) == 1_000_000
+"""
+        environment = {**os.environ, "SAFELIGHT_MEDIA_THREADS": "1"}
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=50, env=environment)
+
+
+def test_an_interrupted_caller_ends_its_fetch():
+    with Server(lambda exchange: exchange.wait_for_the_end(30)) as server:
+        code = f"""
+import asyncio, signal, threading
+from safelight import DownloadBudget, MediaConnector
+from safelight.connector import http
+from safelight.media import MediaIO
+class Bytes(MediaIO):
+    def load_bytes(self, data): return data
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 2.0)
+try:
+    connector = MediaConnector(allow_private_addresses=True, timeout_s=40)
+    connector.load_from_url({server.url!r}, Bytes())
+except KeyboardInterrupt:
+    assert [fetcher.active for fetcher, _ in http._fetchers.values()] == [0]
+    print("interrupted")
+"""
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        assert done.stdout == "interrupted\n"
+        assert not [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+
+
+def test_a_process_exits_although_a_daemon_waits_for_a_fetch():
+    with Server(lambda exchange: exchange.wait_for_the_end(30)) as server:
+        code = f"""
+import threading, time
+from safelight import MediaConnector
+from safelight.media import MediaIO
+class Bytes(MediaIO):
+    def load_bytes(self, data): return data
+connector = MediaConnector(allow_private_addresses=True, timeout_s=60)
+threading.Thread(
+    target=connector.load_from_url, args=({server.url!r}, Bytes()), daemon=True
+).start()
+from safelight.connector import http
+while not any(fetcher.active for fetcher, _ in list(http._fetchers.values())):
+    time.sleep(0.05)
+time.sleep(0.2)
+"""
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, timeout=25, stderr=subprocess.DEVNULL
+        )
+        assert len(server.exchanges) == 1
+
+
+def test_a_blocking_fetch_on_an_event_loop_or_within_a_fetch_does_not_wait_for_itself():
+    class Nested(Bytes):
+        def check_prefix(self, data):
+            assert connector().load_from_url(server.url + "inner", Bytes()).data == b"x"
+
+    with Server(lambda exchange: exchange.answer(b"x")) as server:
+
+        async def main():
+            return connector().load_from_url(server.url, Nested()).data
+
+        assert asyncio.run(main()) == b"x"
+        assert [exchange.path for exchange in server.exchanges] == ["/", "/inner"]
 
 
 def test_a_connection_that_the_server_has_closed_is_not_used_again():
@@ -303,7 +210,7 @@ def test_a_thousand_dripping_fetches_end_at_their_deadline():
     with Server(answer) as server:
 
         async def main():
-            fetcher = await http.get_async_fetcher(SYSTEM_NETWORK, allow_private=True)
+            fetcher = await http.get_fetcher(SYSTEM_NETWORK, allow_private=True)
             most = 0
 
             async def watch():
@@ -339,7 +246,7 @@ def test_each_loop_has_connections_of_its_own():
         for thread in threads:
             thread.join()
         assert len(server.exchanges) == 9
-    assert http._shared.by_loop == {}
+    assert not [key for key in http._fetchers if key[0].is_closed()]
 
 
 def test_a_loop_that_ends_closes_its_connections():

@@ -3,8 +3,6 @@
 //! The demuxer gives the verdict on the container, as it does in Pillow; the frame is then decoded
 //! straight to its place on the canvas, without the animation decoder's own canvas and copies.
 
-mod dsp;
-
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -203,7 +201,6 @@ fn decode(
     stride: usize,
     mode: Mode,
 ) -> Result<(), Refusal> {
-    dsp::prepare();
     let mut config = WebPDecoderConfig::new().map_err(|()| Declined("version of libwebp"))?;
     config.output.colorspace = match mode {
         Mode::Rgb => WEBP_CSP_MODE::MODE_RGB,

@@ -9,7 +9,7 @@ use libdeflate_sys::{
     libdeflate_free_decompressor, libdeflate_result_LIBDEFLATE_SUCCESS, libdeflate_zlib_decompress,
 };
 
-use super::Declined;
+use crate::refusal::Declined;
 
 struct Decompressor(NonNull<libdeflate_decompressor>);
 

@@ -5,12 +5,15 @@
 
 use std::ffi::{c_int, c_uchar, c_uint};
 
-use crate::mode::Mode;
-use crate::{Cancel, Target};
+use safelight_core::cancel::Cancel;
 
+use crate::mode::Mode;
+use crate::refusal::{Declined, Refusal};
+use crate::request::Target;
+
+use super::codec::{Codec, Header};
 use super::reader::Reader;
 use super::scans::{MAX_SCANS, too_many_scans};
-use super::{Codec, Declined, Header, Refusal};
 
 // The archive with libjpeg is linked through this crate; the shim calls it.
 use turbojpeg_sys as _;

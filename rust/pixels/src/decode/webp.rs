@@ -15,10 +15,13 @@ use libwebp_sys::{
     WebPIterator, WebPRGBABuffer,
 };
 
-use crate::mode::Mode;
-use crate::{Cancel, Target};
+use safelight_core::cancel::Cancel;
 
-use super::{Codec, Declined, Header, Refusal};
+use crate::mode::Mode;
+use crate::refusal::{Declined, Refusal};
+use crate::request::Target;
+
+use super::codec::{Codec, Header};
 
 /// A WebP file with its container parsed.
 pub(crate) struct WebP<'a> {

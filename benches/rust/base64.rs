@@ -13,7 +13,7 @@ fn texts(criterion: &mut Criterion) {
         ("5 MB", 5_000_000),
     ] {
         let payload: Vec<u8> = (0..size)
-            .map(|index| (index * 31 >> 3).to_le_bytes()[0])
+            .map(|index| ((index * 31) >> 3).to_le_bytes()[0])
             .collect();
         let text = STANDARD.encode_to_string(&payload).into_bytes();
         let mut out = vec![0; decoded_len(&text).expect("whole groups")];

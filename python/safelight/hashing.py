@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from blake3 import blake3
 
-from safelight._safelight import Blake3
 from safelight.errors import RequestError, SpecError
 from safelight.foreign import is_image, is_plain_tensor, is_tensor, loaded_torch
 from safelight.ref import MediaRef
@@ -43,20 +43,17 @@ _Chunk = bytes | memoryview
 
 # Deep enough for any options; far from the interpreter's recursion limit.
 _MAX_DEPTH = 64
-# Other buffers than bytes are copied on their way into a hasher: in pieces, so that hashing a
-# video array does not double it.
-_PIECE_BYTES = 1 << 20
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class _Hash(Protocol):
-    def update(self, data: _Chunk, /) -> None: ...
+    def update(self, data: _Chunk, /) -> object: ...
 
     def hexdigest(self) -> str: ...
 
 
 _ALGORITHMS: dict[str, Callable[[], _Hash]] = {
-    "blake3": Blake3,
+    "blake3": blake3,
     "sha256": hashlib.sha256,
     "sha512": hashlib.sha512,
 }
@@ -88,11 +85,7 @@ class MultiModalHasher:
         hasher = factory()
         for name, value in sorted(kwargs.items()):
             for chunk in cls.iter_item_to_bytes(name, value, allow_pickle=allow_pickle):
-                if isinstance(chunk, memoryview):
-                    for start in range(0, len(chunk), _PIECE_BYTES):
-                        hasher.update(chunk[start : start + _PIECE_BYTES])
-                else:
-                    hasher.update(chunk)
+                hasher.update(chunk)
         return hasher.hexdigest()
 
     @classmethod

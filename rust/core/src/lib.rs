@@ -8,7 +8,6 @@
 pub mod base64;
 pub mod cache;
 pub mod cancel;
-pub mod digest;
 pub mod error;
 pub mod exif;
 pub mod flight;

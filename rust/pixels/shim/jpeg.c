@@ -3,7 +3,6 @@
  * Owns the setjmp/longjmp that libjpeg's errors need, so that none crosses a Rust frame. The
  * settings are those that Pillow leaves at their defaults: ISLOW, fancy upsampling. The source
  * suspends at the end of the data instead of making up an end marker: a file without one is short.
- * Huffman codes are the caller's to decode, by its hooks.
  * Must never write outside the rows of `stride` bytes that `height` is scaled to, nor keep anything past its return.
  */
 
@@ -31,54 +30,6 @@ enum {
 /* What a pixel of the result is, by the number that Rust gives it. */
 static const J_COLOR_SPACE LAYOUTS[] = {JCS_GRAYSCALE, JCS_RGB, JCS_EXT_RGBX, JCS_EXT_RGBA, JCS_CMYK};
 static const int LAYOUT_BYTES[] = {1, 3, 4, 4, 4};
-
-/* Codes of one Huffman table. */
-struct safelight_codes {
-    const unsigned char *counts;
-    const unsigned char *symbols;
-};
-
-/* What the hooks need to know of a scan. */
-struct safelight_scan {
-    size_t offset;
-    size_t mcus;
-    unsigned restart_interval;
-    unsigned blocks;
-    unsigned char is_progressive, first, last, high, low;
-    unsigned char component[D_MAX_BLOCKS_IN_MCU];
-    unsigned char number[MAX_COMPS_IN_SCAN];
-    unsigned char dc_table[MAX_COMPS_IN_SCAN];
-    unsigned char ac_table[MAX_COMPS_IN_SCAN];
-    struct safelight_codes dc_codes[NUM_HUFF_TBLS];
-    struct safelight_codes ac_codes[NUM_HUFF_TBLS];
-};
-
-struct safelight_huffman {
-    void *state;
-    int (*start)(void *state, const struct safelight_scan *scan);
-    int (*next)(void *state, JBLOCKROW *blocks, size_t *offset);
-};
-
-/* The entropy decoder of libjpeg is a module behind two functions, which is how it chooses among
- * its own. The header that says so is not installed; the version is pinned. */
-#if LIBJPEG_TURBO_VERSION_NUMBER >= 3001000 && LIBJPEG_TURBO_VERSION_NUMBER < 3002000
-#define HAS_HOOKS 1
-struct jpeg_entropy_decoder {
-    void (*start_pass)(j_decompress_ptr info);
-    boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
-};
-#else
-#define HAS_HOOKS 0
-#endif
-
-struct client {
-    const unsigned char *data;
-    size_t size;
-    const struct safelight_huffman *huffman;
-    /* What libjpeg chose itself; null before the hooks are in place. */
-    void (*start_pass)(j_decompress_ptr info);
-    boolean (*decode_mcu)(j_decompress_ptr info, JBLOCKROW *blocks);
-};
 
 struct error_manager {
     struct jpeg_error_mgr base;
@@ -126,85 +77,6 @@ static void on_skip(j_decompress_ptr info, long count) {
     info->src->bytes_in_buffer -= skip;
 }
 
-#if HAS_HOOKS
-static boolean on_mcu(j_decompress_ptr info, JBLOCKROW *blocks) {
-    const struct client *client = info->client_data;
-    size_t offset = 0;
-    switch (client->huffman->next(client->huffman->state, blocks, &offset)) {
-    case 0:
-        break;
-    case 1:
-        /* libjpeg goes on behind the scan. */
-        info->src->next_input_byte = client->data + offset;
-        info->src->bytes_in_buffer = client->size - offset;
-        break;
-    default:
-        on_error((j_common_ptr)info);
-    }
-    return TRUE;
-}
-
-/* Let the hooks decode the scan that comes. */
-static void take_scan(j_decompress_ptr info) {
-    const struct client *client = info->client_data;
-    struct safelight_scan scan;
-    if (info->unread_marker != 0) {
-        return;
-    }
-    memset(&scan, 0, sizeof scan);
-    scan.offset = (size_t)(info->src->next_input_byte - client->data);
-    scan.mcus = (size_t)info->MCUs_per_row * info->MCU_rows_in_scan;
-    scan.restart_interval = info->restart_interval;
-    scan.blocks = (unsigned)info->blocks_in_MCU;
-    scan.is_progressive = info->progressive_mode != 0;
-    scan.first = (unsigned char)info->Ss;
-    scan.last = (unsigned char)info->Se;
-    scan.high = (unsigned char)info->Ah;
-    scan.low = (unsigned char)info->Al;
-    for (int i = 0; i < info->blocks_in_MCU; i++) {
-        scan.component[i] = (unsigned char)info->MCU_membership[i];
-    }
-    for (int i = 0; i < info->comps_in_scan; i++) {
-        scan.number[i] = (unsigned char)info->cur_comp_info[i]->component_index;
-        scan.dc_table[i] = (unsigned char)info->cur_comp_info[i]->dc_tbl_no;
-        scan.ac_table[i] = (unsigned char)info->cur_comp_info[i]->ac_tbl_no;
-    }
-    for (int i = 0; i < NUM_HUFF_TBLS; i++) {
-        const JHUFF_TBL *dc = info->dc_huff_tbl_ptrs[i], *ac = info->ac_huff_tbl_ptrs[i];
-        if (dc) {
-            scan.dc_codes[i] = (struct safelight_codes){dc->bits, dc->huffval};
-        }
-        if (ac) {
-            scan.ac_codes[i] = (struct safelight_codes){ac->bits, ac->huffval};
-        }
-    }
-    if (client->huffman->start(client->huffman->state, &scan) == 0) {
-        info->entropy->decode_mcu = on_mcu;
-    }
-}
-
-static void on_start_pass(j_decompress_ptr info) {
-    const struct client *client = info->client_data;
-    info->entropy->decode_mcu = client->decode_mcu;
-    client->start_pass(info);
-    take_scan(info);
-}
-
-/* Put the hooks in place, before the first scan is read. */
-static void hook(j_decompress_ptr info) {
-    struct client *client = info->client_data;
-    if (client->start_pass || info->arith_code || !info->entropy) {
-        return;
-    }
-    client->start_pass = info->entropy->start_pass;
-    client->decode_mcu = info->entropy->decode_mcu;
-    info->entropy->start_pass = on_start_pass;
-    take_scan(info);
-}
-#else
-static void hook(j_decompress_ptr info) { (void)info; }
-#endif
-
 #define TEXT_OF(value) #value
 #define TEXT(value) TEXT_OF(value)
 
@@ -221,15 +93,11 @@ static void on_progress(j_common_ptr info) {
         monitor->has_too_many_scans = 1;
         on_error(info);
     }
-    /* Before the first of several scans is read, this is the only call there is. */
-    hook((j_decompress_ptr)info);
 }
 
 int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width, unsigned height,
                           unsigned scale, int components, int layout, unsigned char *out, size_t stride,
-                          int max_scans, const unsigned char *cancel,
-                          const struct safelight_huffman *huffman) {
-    struct client client = {data, size, huffman, NULL, NULL};
+                          int max_scans, const unsigned char *cancel) {
     struct jpeg_decompress_struct info;
     struct error_manager errors;
     struct jpeg_source_mgr source;
@@ -257,7 +125,6 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
         return verdict;
     }
     jpeg_create_decompress(&info);
-    info.client_data = &client;
     info.progress = &monitor.base;
     source.init_source = on_source;
     source.fill_input_buffer = on_fill;
@@ -289,7 +156,6 @@ int safelight_jpeg_decode(const unsigned char *data, size_t size, unsigned width
         verdict = SAFELIGHT_JPEG_MISMATCH;
         goto finish;
     }
-    hook(&info);
     while (info.output_scanline < info.output_height) {
         unsigned start = info.output_scanline, left = info.output_height - start;
         unsigned count = left < MAX_ROWS ? left : MAX_ROWS;

@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed};
 
-use crate::decode::{Declined, Refusal};
+use crate::refusal::{Declined, Refusal};
 use crate::spare;
 
 /// `len` zero bytes. Pages that are never written cost nothing, so a file that claims more

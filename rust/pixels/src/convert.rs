@@ -12,11 +12,13 @@
 
 mod paste;
 
-use crate::decode::Refusal;
+use safelight_core::cancel::Cancel;
+
 use crate::mode::Mode;
 use crate::picture::{Palette, Picture, Transparency};
+use crate::refusal::Refusal;
+use crate::request::{Request, Target};
 use crate::turn::turn;
-use crate::{Cancel, Request, Target};
 
 /// `picture` as `request` wants it.
 pub(crate) fn finish(

@@ -4,9 +4,10 @@
 
 use std::mem::MaybeUninit;
 
-use crate::Cancel;
+use safelight_core::cancel::Cancel;
+
 use crate::buffer::reserved;
-use crate::decode::{Declined, Refusal};
+use crate::refusal::{Declined, Refusal};
 use crate::spare::recycle;
 
 /// Side of the tiles in which a picture is turned, so that both sides stay in cache.
@@ -239,7 +240,7 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::{Walk, turn};
-    use crate::Cancel;
+    use safelight_core::cancel::Cancel;
 
     #[test]
     fn orientations_of_a_three_by_two_picture() {

@@ -11,7 +11,6 @@ mod arrow;
 mod base64;
 mod cache;
 mod decode;
-mod digest;
 mod error;
 mod features;
 mod fork;
@@ -33,8 +32,6 @@ mod _safelight {
     use crate::cache::{PyCache, PyTicket};
     #[pymodule_export]
     use crate::decode::{PyClaim, check_jpeg_scans, decode_image, decode_job};
-    #[pymodule_export]
-    use crate::digest::PyBlake3;
     #[pymodule_export]
     use crate::features::features;
     #[pymodule_export]

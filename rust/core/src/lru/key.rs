@@ -3,7 +3,7 @@
 //! Media keys are digests of 32 bytes: those live in the node itself, which saves an allocation for
 //! each entry and a jump for each look-up. Keys of other lengths are as good, and slower.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 
 use hashbrown::DefaultHashBuilder;
 
@@ -37,7 +37,7 @@ impl<'a> Query<'a> {
     pub(super) fn hash(&self, hasher: &KeyHasher) -> u64 {
         match self {
             Self::Digest(digest) => hasher.digest(digest),
-            Self::Other(bytes) => hasher.others.hash_one(bytes),
+            Self::Other(bytes) => hasher.0.hash_one(bytes),
         }
     }
 }
@@ -120,34 +120,17 @@ impl Others {
 }
 
 /// Hashes keys with secrets of its own, so that nobody can choose keys that collide.
-pub(super) struct KeyHasher {
-    others: DefaultHashBuilder,
-    secrets: [u64; 4],
-}
-
-impl Default for KeyHasher {
-    fn default() -> Self {
-        let others = DefaultHashBuilder::default();
-        let secrets = [0_u64, 1, 2, 3].map(|index| others.hash_one(index));
-        Self { others, secrets }
-    }
-}
+#[derive(Default)]
+pub(super) struct KeyHasher(DefaultHashBuilder);
 
 impl KeyHasher {
-    /// Two independent folded multiplications, of which each takes in half of the digest.
+    /// By words: as a slice of bytes a digest would take the way of those of any length.
     #[inline]
     fn digest(&self, digest: &Digest) -> u64 {
-        let (words, _) = digest.as_chunks::<8>();
-        let word = |at: usize| u64::from_ne_bytes(words[at]) ^ self.secrets[at];
-        folded(word(0), word(1)) ^ folded(word(2), word(3)).rotate_left(32)
+        let mut hasher = self.0.build_hasher();
+        for word in digest.as_chunks().0 {
+            hasher.write_u64(u64::from_ne_bytes(*word));
+        }
+        hasher.finish()
     }
-}
-
-/// Both halves of a product, one over the other.
-#[inline]
-fn folded(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    #[expect(clippy::cast_possible_truncation, reason = "the halves of a product")]
-    let (low, high) = (product as u64, (product >> 64) as u64);
-    low ^ high
 }

@@ -2,12 +2,14 @@
 //!
 //! Run-length coding is declined: its skipped pixels differ even between versions of Pillow.
 
-use crate::Cancel;
+use safelight_core::cancel::Cancel;
+
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
+use crate::refusal::{Declined, Refusal};
 
+use super::codec::{Codec, Header};
 use super::reader::Reader;
-use super::{Codec, Declined, Header, Refusal};
 
 /// A BMP file with its header and palette read.
 pub(crate) struct Bmp<'a> {

@@ -3,13 +3,15 @@
 //! The canvas grows to hold the frame; what the frame leaves uncovered has the transparent index,
 //! else 0. A frame whose palette is gray `i` for each index `i` is mode L, any other mode P.
 
-use crate::Cancel;
+use safelight_core::cancel::Cancel;
+
 use crate::buffer::zeroed;
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
+use crate::refusal::{Declined, Refusal};
 
+use super::codec::{Codec, Header};
 use super::reader::Reader;
-use super::{Codec, Declined, Header, Refusal};
 
 /// A GIF file, read up to the pixels of its first frame.
 pub(crate) struct Gif<'a> {

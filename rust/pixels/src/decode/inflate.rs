@@ -1,8 +1,4 @@
-//! Whole-buffer inflate and CRC-32, by libdeflate; streams of literals by fdeflate.
-//!
-//! fdeflate takes two literals at a look, which pays where hardly anything repeats: photographs.
-
-mod literals;
+//! Whole-buffer inflate and CRC-32, by libdeflate.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -13,7 +9,7 @@ use libdeflate_sys::{
     libdeflate_free_decompressor, libdeflate_result_LIBDEFLATE_SUCCESS, libdeflate_zlib_decompress,
 };
 
-use super::Declined;
+use crate::refusal::Declined;
 
 struct Decompressor(NonNull<libdeflate_decompressor>);
 
@@ -53,47 +49,19 @@ impl Drop for Decompressor {
     }
 }
 
-/// Literals in 32,768 symbols from which on fdeflate is the faster one.
-const MOSTLY_LITERALS: usize = 31 << 10;
-
 /// Inflate `stream`, checksum included, to exactly `length` bytes, which replace those of `out`.
 pub(crate) fn zlib(stream: &[u8], out: &mut Vec<u8>, length: usize) -> Result<(), Declined> {
     out.clear();
     if out.capacity() < length {
         return Err(Declined("plan"));
     }
-    let is_whole = if literals::share(stream).is_some_and(|share| share >= MOSTLY_LITERALS) {
-        out.resize(length, 0);
-        zlib_by_literals(stream, out).is_some()
-    } else {
-        let room = &mut out.spare_capacity_mut()[..length];
-        let is_whole = Decompressor::new()?.zlib(stream, room) == Some(length);
-        if is_whole {
-            // SAFETY: libdeflate says that it wrote as many bytes from the front.
-            unsafe { out.set_len(length) };
-        }
-        is_whole
-    };
-    if is_whole {
-        Ok(())
-    } else {
-        Err(Declined("zlib stream is damaged, short or long"))
+    let room = &mut out.spare_capacity_mut()[..length];
+    if Decompressor::new()?.zlib(stream, room) != Some(length) {
+        return Err(Declined("zlib stream is damaged, short or long"));
     }
-}
-
-/// Inflate a zlib stream that fills `out`, if it does.
-fn zlib_by_literals(stream: &[u8], out: &mut [u8]) -> Option<()> {
-    let mut decompressor = fdeflate::Decompressor::new();
-    let (mut rest, mut filled) = (stream, 0);
-    while !decompressor.is_done() {
-        let (used, made) = decompressor.read(rest, out, filled, true).ok()?;
-        if (used, made) == (0, 0) && !decompressor.is_done() {
-            return None;
-        }
-        rest = rest.get(used..)?;
-        filled += made;
-    }
-    (filled == out.len()).then_some(())
+    // SAFETY: libdeflate says that it wrote as many bytes from the front.
+    unsafe { out.set_len(length) };
+    Ok(())
 }
 
 /// Whether `stream` inflates to less than `limit` bytes without an error.
@@ -125,7 +93,7 @@ mod tests {
 
     use super::zlib;
 
-    pub(super) fn deflated(bytes: &[u8]) -> Vec<u8> {
+    fn deflated(bytes: &[u8]) -> Vec<u8> {
         let mut stream = vec![0u8; bytes.len() + 1024];
         // SAFETY: the compressor is used here alone and freed once; pointers go with lengths.
         let length = unsafe {
@@ -145,7 +113,7 @@ mod tests {
     }
 
     /// Levels around a middle one, or few in the same order again and again.
-    pub(super) fn levels(is_noise: bool) -> Vec<u8> {
+    fn levels(is_noise: bool) -> Vec<u8> {
         let mut state = 1u32;
         let mut next = |index: u32| {
             state ^= state << 13;

@@ -3,6 +3,7 @@
 //! Owns the order: header, limits, plan, memory, pixels. Each format is a file of its own.
 
 mod bmp;
+mod codec;
 mod gif;
 mod inflate;
 #[cfg(feature = "jpeg")]
@@ -15,112 +16,19 @@ mod scans;
 mod tiff;
 mod webp;
 
+pub use codec::Header;
 pub use scans::{has_too_many_scans, too_many_scans};
 
 use safelight_core::Error;
-use safelight_core::cancel::Cancelled;
+use safelight_core::cancel::Cancel;
 
-use crate::buffer::{area, reserved, zeroed};
+use crate::buffer::{reserved, zeroed};
 use crate::convert;
-use crate::mode::Mode;
-use crate::picture::{Palette, Picture, Transparency};
-use crate::{Cancel, Request, Target};
+use crate::picture::Picture;
+use crate::refusal::{Declined, Refusal};
+use crate::request::Request;
 
-/// Why a file is left to Pillow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Declined(pub &'static str);
-
-/// Why there are no pixels.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// Left to Pillow.
-    Declined(Declined),
-    /// Refused for good.
-    Failed(Error),
-    /// The decode was asked to stop.
-    Cancelled,
-}
-
-impl From<Cancelled> for Refusal {
-    fn from(Cancelled: Cancelled) -> Self {
-        Self::Cancelled
-    }
-}
-
-impl From<Declined> for Refusal {
-    fn from(reason: Declined) -> Self {
-        Self::Declined(reason)
-    }
-}
-
-/// What a decoder says of a file before it touches a pixel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Header {
-    /// Pillow's name of the format.
-    pub format: &'static str,
-    /// Columns.
-    pub width: u32,
-    /// Rows.
-    pub height: u32,
-    /// The mode that the file decodes to.
-    pub mode: Mode,
-}
-
-/// Memory that a decode needs from its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// Bytes of the buffer. The pixels come to lie at its front; a codec may use the rest.
-    pub(crate) buffer_bytes: usize,
-    /// Bytes of the pixels.
-    pub(crate) pixel_bytes: usize,
-}
-
-impl Plan {
-    /// A buffer of exactly the pixels of `header`.
-    pub(crate) fn exact(header: Header) -> Result<Self, Refusal> {
-        let bytes = area(header.width, header.height, header.mode.pixel_bytes())?;
-        Ok(Self {
-            buffer_bytes: bytes,
-            pixel_bytes: bytes,
-        })
-    }
-}
-
-/// A decoder of one format, opened on one file.
-pub(crate) trait Codec<'a>: Sized {
-    /// Read the header. Everything that makes Pillow refuse the file at open is declined here.
-    fn open(data: &'a [u8]) -> Result<Self, Refusal>;
-
-    /// Hear of the target before the plan is made. A decoder that can write it at no more cost,
-    /// with the result of Pillow's conversion, takes its mode for its own.
-    fn aim(&mut self, _target: Target) {}
-
-    /// Hear of the scale, once the limits were judged by the full size. Only a format that Pillow
-    /// decodes smaller heeds it.
-    fn shrink(&mut self, _scale: u8) {}
-
-    /// Size and mode.
-    fn header(&self) -> Header;
-
-    /// The memory that [`Codec::decode`] needs; checked arithmetic, no allocation.
-    fn plan(&self) -> Result<Plan, Refusal> {
-        Plan::exact(self.header())
-    }
-
-    /// Whether [`Codec::decode`] writes every byte itself, and so needs no zeros to start from.
-    fn is_filling(&self) -> bool {
-        false
-    }
-
-    /// Decode into `buffer`: [`Plan::buffer_bytes`] zero bytes, or where the codec fills it, room
-    /// for as many. It has that length afterward.
-    fn decode(&mut self, buffer: &mut Vec<u8>, cancel: &Cancel) -> Result<(), Refusal>;
-
-    /// The palette and the transparent color, once decoded.
-    fn colors(&mut self) -> (Option<Palette>, Option<Transparency>) {
-        (None, None)
-    }
-}
+use codec::Codec;
 
 /// The formats served, by their first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! PBM, PGM and PPM, plain and raw, with Pillow's scaling of other maxima than 255.
 
-use crate::Cancel;
-use crate::mode::Mode;
+use safelight_core::cancel::Cancel;
 
-use super::{Codec, Declined, Header, Refusal};
+use crate::mode::Mode;
+use crate::refusal::{Declined, Refusal};
+
+use super::codec::{Codec, Header};
 
 /// A PNM file with its header read.
 pub(crate) struct Pnm<'a> {

@@ -1,10 +1,12 @@
 //! QOI, with Pillow's table of seen pixels: a run adds nothing to it.
 
-use crate::Cancel;
-use crate::mode::Mode;
+use safelight_core::cancel::Cancel;
 
+use crate::mode::Mode;
+use crate::refusal::{Declined, Refusal};
+
+use super::codec::{Codec, Header};
 use super::reader::Reader;
-use super::{Codec, Declined, Header, Refusal};
 
 /// A QOI file with its header read.
 pub(crate) struct Qoi<'a> {

@@ -1,6 +1,6 @@
 //! Reading numbers out of a slice; every step is checked.
 
-use super::Declined;
+use crate::refusal::Declined;
 
 /// A cursor over a payload.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,6 @@
 //! The demuxer gives the verdict on the container, as it does in Pillow; the frame is then decoded
 //! straight to its place on the canvas, without the animation decoder's own canvas and copies.
 
-mod dsp;
-
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -17,10 +15,13 @@ use libwebp_sys::{
     WebPIterator, WebPRGBABuffer,
 };
 
-use crate::mode::Mode;
-use crate::{Cancel, Target};
+use safelight_core::cancel::Cancel;
 
-use super::{Codec, Declined, Header, Refusal};
+use crate::mode::Mode;
+use crate::refusal::{Declined, Refusal};
+use crate::request::Target;
+
+use super::codec::{Codec, Header};
 
 /// A WebP file with its container parsed.
 pub(crate) struct WebP<'a> {
@@ -203,7 +204,6 @@ fn decode(
     stride: usize,
     mode: Mode,
 ) -> Result<(), Refusal> {
-    dsp::prepare();
     let mut config = WebPDecoderConfig::new().map_err(|()| Declined("version of libwebp"))?;
     config.output.colorspace = match mode {
         Mode::Rgb => WEBP_CSP_MODE::MODE_RGB,

@@ -5,10 +5,10 @@
 
 use std::borrow::Cow;
 
-use crate::decode::Declined;
 use crate::decode::inflate::{crc32, is_below};
 use crate::decode::reader::Reader;
 use crate::picture::Transparency;
+use crate::refusal::Declined;
 
 /// Pillow's bound on an inflated text or profile.
 const MAX_TEXT_BYTES: usize = 1 << 20;

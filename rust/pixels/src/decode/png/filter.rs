@@ -9,8 +9,9 @@
     reason = "predictions are samples: 0..=255 in a wider type"
 )]
 
-use crate::Cancel;
-use crate::decode::{Declined, Refusal};
+use safelight_core::cancel::Cancel;
+
+use crate::refusal::{Declined, Refusal};
 
 /// Undo the filters of `rows`, each a filter byte and `row_bytes` bytes, for pixels of `unit`
 /// bytes. Afterward the rows lie packed at the front, without their filter bytes.
@@ -177,7 +178,7 @@ mod packed;
 #[cfg(test)]
 mod tests {
     use super::{packed, scalar, undo};
-    use crate::Cancel;
+    use safelight_core::cancel::Cancel;
 
     /// Bytes that look random, with runs of zeros among them.
     fn noise(length: usize, seed: u32) -> Vec<u8> {

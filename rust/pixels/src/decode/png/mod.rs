@@ -10,13 +10,16 @@ mod unpack;
 
 use std::borrow::Cow;
 
-use crate::Cancel;
+use safelight_core::cancel::Cancel;
+
 use crate::buffer::{area, reserved, zeroed};
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
+use crate::refusal::{Declined, Refusal};
 use crate::spare::recycle;
 
-use super::{Codec, Declined, Header, Plan, Refusal, inflate};
+use super::codec::{Codec, Header, Plan};
+use super::inflate;
 use chunks::Chunks;
 use unpack::Layout;
 

@@ -1,7 +1,7 @@
 //! Rows of a PNG as pixels of Pillow's modes.
 
-use crate::decode::Declined;
 use crate::mode::Mode;
+use crate::refusal::Declined;
 
 /// How a row is stored, by bit depth and color type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

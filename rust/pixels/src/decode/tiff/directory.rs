@@ -2,8 +2,8 @@
 //!
 //! Any tag that Pillow would warn of, or that makes it read more than pixels, declines the file.
 
-use crate::decode::Declined;
 use crate::decode::reader::Reader;
+use crate::refusal::Declined;
 
 /// Entries that a directory may have before the file is left to Pillow.
 const MAX_ENTRIES: u16 = 256;

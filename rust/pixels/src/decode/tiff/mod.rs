@@ -6,11 +6,13 @@
 mod directory;
 mod strip;
 
-use crate::Cancel;
+use safelight_core::cancel::Cancel;
+
 use crate::mode::Mode;
 use crate::picture::{Palette, Transparency};
+use crate::refusal::{Declined, Refusal};
 
-use super::{Codec, Declined, Header, Refusal};
+use super::codec::{Codec, Header};
 use directory::Directory;
 use strip::Compression;
 

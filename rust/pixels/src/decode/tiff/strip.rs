@@ -1,6 +1,7 @@
 //! Strips of a TIFF expanded, to exactly the bytes that their rows have.
 
-use crate::decode::{Declined, inflate};
+use crate::decode::inflate;
+use crate::refusal::Declined;
 
 /// How strips are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

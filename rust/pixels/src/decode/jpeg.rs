@@ -1,20 +1,19 @@
 //! JPEG by libjpeg-turbo, behind a walk over the header that refuses what Pillow would.
 //!
-//! Huffman codes are decoded by `huffman`, the rest of the work is libjpeg's.
 //! Baseline, progressive and arithmetic coding with one, three or four components. Files that
 //! libjpeg warns of are declined.
 
-mod huffman;
-
 use std::ffi::{c_int, c_uchar, c_uint};
 
-use crate::mode::Mode;
-use crate::{Cancel, Target};
+use safelight_core::cancel::Cancel;
 
+use crate::mode::Mode;
+use crate::refusal::{Declined, Refusal};
+use crate::request::Target;
+
+use super::codec::{Codec, Header};
 use super::reader::Reader;
 use super::scans::{MAX_SCANS, too_many_scans};
-use super::{Codec, Declined, Header, Refusal};
-use huffman::{Hooks, Scan};
 
 // The archive with libjpeg is linked through this crate; the shim calls it.
 use turbojpeg_sys as _;
@@ -32,7 +31,6 @@ unsafe extern "C" {
         stride: usize,
         max_scans: c_int,
         cancel: *const c_uchar,
-        huffman: *const Hooks,
     ) -> c_int;
 }
 
@@ -120,12 +118,10 @@ impl<'a> Codec<'a> for Jpeg<'a> {
         buffer.clear();
         let out = buffer.spare_capacity_mut();
         let out = out.get_mut(..bytes).ok_or(Declined("plan"))?;
-        let mut scan = Scan::new(self.data);
-        let hooks = Hooks::new(&mut scan);
         // SAFETY: `data` and `out` are valid for the sizes given; the shim writes rows of
         // `stride` bytes, as many as `height` is scaled to, which is all of `out`, and only if
-        // the file's own size is the one given. The flag is read as an atomic byte and outlives the call; the hooks are called
-        // as they ask for, and `scan` outlives them. Nothing is kept.
+        // the file's own size is the one given. The flag is read as an atomic byte and outlives
+        // the call. Nothing is kept.
         let verdict = unsafe {
             safelight_jpeg_decode(
                 self.data.as_ptr(),
@@ -139,7 +135,6 @@ impl<'a> Codec<'a> for Jpeg<'a> {
                 stride,
                 MAX_SCANS.cast_signed(),
                 cancel.as_byte(),
-                &raw const hooks,
             )
         };
         match verdict {

@@ -51,20 +51,8 @@ pub(crate) struct ImageHeader {
 }
 
 /// The fields of an `ImageHeader` that its constructor takes, in the order of its repr.
-const HEADER_FIELDS: &[&str] = &[
-    "format",
-    "width",
-    "height",
-    "mode",
-    "bits",
-    "has_alpha",
-    "is_animated",
-    "frame_count",
-    "orientation",
-    "upright_size",
-    "image_id",
-    "image_unique_id",
-];
+const HEADER_FIELDS: &str = "format width height mode bits has_alpha is_animated frame_count \
+    orientation upright_size image_id image_unique_id";
 
 impl From<core::ImageHeader> for ImageHeader {
     fn from(header: core::ImageHeader) -> Self {
@@ -163,7 +151,7 @@ pub(crate) struct NeedMoreBytes {
     size: Option<(u32, u32)>,
 }
 
-const NEED_FIELDS: &[&str] = &["at_least", "format", "size"];
+const NEED_FIELDS: &str = "at_least format size";
 
 #[pymethods]
 impl NeedMoreBytes {
@@ -196,18 +184,18 @@ impl NeedMoreBytes {
 
 type Arguments<'py> = (Bound<'py, PyTuple>, Bound<'py, PyDict>);
 
-fn arguments<'py>(value: &Bound<'py, PyAny>, fields: &[&str]) -> PyResult<Arguments<'py>> {
+fn arguments<'py>(value: &Bound<'py, PyAny>, fields: &str) -> PyResult<Arguments<'py>> {
     let keywords = PyDict::new(value.py());
-    for name in fields {
-        keywords.set_item(name, value.getattr(*name)?)?;
+    for name in fields.split(' ') {
+        keywords.set_item(name, value.getattr(name)?)?;
     }
     Ok((PyTuple::empty(value.py()), keywords))
 }
 
-fn repr(value: &Bound<'_, PyAny>, fields: &[&str]) -> PyResult<String> {
+fn repr(value: &Bound<'_, PyAny>, fields: &str) -> PyResult<String> {
     let mut parts = Vec::new();
-    for name in fields {
-        let field = value.getattr(*name)?;
+    for name in fields.split(' ') {
+        let field = value.getattr(name)?;
         if !field.is_none() {
             parts.push(format!("{name}={}", field.repr()?));
         }

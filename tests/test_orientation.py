@@ -18,6 +18,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from safelight import (
+    ImageHeader,
     ImageMediaIO,
     MediaError,
     MultiModalHasher,
@@ -27,7 +28,12 @@ from safelight import (
     probe_prefix,
     submit_media_decodes,
 )
+from safelight.media.raster import Decoder, Output
 from safelight.parse import ImageProcessorItems
+
+MODES: tuple[str | None, ...] = ("RGB", "L", None)
+OUTPUTS: tuple[Output, ...] = ("pil", "numpy", "torch")
+DECODERS: tuple[Decoder, ...] = ("native", "pillow")
 
 NOISE = Image.effect_noise((24, 16), 90).convert("RGB")
 UNTAGGED = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0"
@@ -130,9 +136,7 @@ def test_header_and_every_decode_agree_with_pillow(name: str, turn: int) -> None
     truth = ImageOps.exif_transpose(opened(data))
     header = probe(data)
     assert header.upright_size == truth.size
-    for mode, output, decoder in itertools.product(
-        ("RGB", "L", None), ("pil", "numpy", "torch"), ("native", "pillow")
-    ):
+    for mode, output, decoder in itertools.product(MODES, OUTPUTS, DECODERS):
         media_io = ImageMediaIO(mode, output=output, decoder=decoder)
         right = truth if mode is None else truth.convert(mode)
         ref = media_io.load_bytes_ref(data)
@@ -164,7 +168,7 @@ def test_exif_that_cannot_be_written_back_turns_the_picture(turn: int) -> None:
         ImageOps.exif_transpose(opened(data))
     right = np.asarray(ImageOps.exif_transpose(opened(FILES["JPEG"](turn))))
     assert (probe(data).orientation, probe(data).upright_size) == (turn, right.shape[1::-1])
-    for mode, decoder in itertools.product(("RGB", None), ("native", "pillow")):
+    for mode, decoder in itertools.product(("RGB", None), DECODERS):
         image = ImageMediaIO(mode, decoder=decoder).load_bytes(data)
         assert np.array_equal(np.asarray(image), right)
         assert ImageOps.exif_transpose(image).size == image.size
@@ -216,6 +220,7 @@ def test_files_are_upright_and_a_prefix_has_its_size(tmp_path: Path) -> None:
     assert probe_files([path]) == [probe(data)]
     assert probe(data).upright_size == (200, 300)
     early = probe_prefix(data[:4096])
+    assert isinstance(early, ImageHeader)
     assert (early.width, early.height, early.orientation) == (300, 200, 1)
 
 
@@ -233,7 +238,7 @@ def test_every_real_file_is_decoded_to_the_size_of_its_header() -> None:
             continue
         if header.width * header.height > 4_000_000:
             continue
-        for mode, decoder in itertools.product(("RGB", None), ("native", "pillow")):
+        for mode, decoder in itertools.product(("RGB", None), DECODERS):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")

@@ -71,7 +71,7 @@ pub fn probe_file(
 /// Read a PNG whose header is there into `buffer`, with its image data left out.
 fn read_chunks(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<()> {
     const SIGNATURE_BYTES: usize = 8;
-    const CRC_BYTES: u64 = 4;
+    const CRC: [u8; 4] = [0; 4];
     buffer.truncate(SIGNATURE_BYTES);
     let mut at = SIGNATURE_BYTES as u64;
     for _ in 0..MAX_STEPS {
@@ -83,14 +83,15 @@ fn read_chunks(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<()> {
         let head = &mut buffer[start..];
         let length = u64::from(u32::from_be_bytes([head[0], head[1], head[2], head[3]]));
         let name = [head[4], head[5], head[6], head[7]];
-        at += 8 + length + CRC_BYTES;
+        let rest = length + CRC.len() as u64;
+        at += 8 + rest;
         if matches!(&name, b"IDAT" | b"fdAT") {
             head[..4].fill(0);
-            buffer.extend([0; CRC_BYTES as usize]);
-        } else if buffer.len() as u64 + length > MAX_BYTES || name == *b"IEND" {
+            buffer.extend(CRC);
+        } else if buffer.len() as u64 + rest > MAX_BYTES || name == *b"IEND" {
             return Ok(());
         } else {
-            file.take(length + CRC_BYTES).read_to_end(buffer)?;
+            file.take(rest).read_to_end(buffer)?;
         }
     }
     Ok(())

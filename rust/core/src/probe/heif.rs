@@ -88,7 +88,7 @@ impl Source<'_, '_> {
         let store = Store::new(item_properties, self.budget)?;
         let mut properties = Properties::default();
         store.each_of(primary, self.budget, |kind, body| {
-            properties.take(kind, body)
+            properties.take(kind, body);
         })?;
         let has_alpha = match references {
             Some(references) if format == Format::Avif => {

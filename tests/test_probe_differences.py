@@ -92,14 +92,6 @@ def test_checksums_are_left_to_the_decoder() -> None:
     assert probe(data).format == "PNG"
 
 
-def test_avif_is_turned_by_its_boxes_alone() -> None:
-    buffer = io.BytesIO()
-    packet = b'<x tiff:Orientation="6"/>'
-    Image.new("RGB", (8, 4)).save(buffer, "AVIF", xmp=packet)
-    assert pillow(buffer.getvalue()).getexif()[0x112] == 6
-    assert probe(buffer.getvalue()).orientation == 1
-
-
 @pytest.mark.parametrize(
     "data",
     [

@@ -1,6 +1,6 @@
 //! Every header, no pixels: what an image is, from its first bytes.
 //!
-//! The face of the probe: [`answer`] asks, each format is a file of its own, and [`header`] is
+//! The face of the probe: `answer` asks, each format is a file of its own, and `header` is
 //! what they say. Works on slices, allocates nothing that a file's own numbers size, spends a
 //! budget (see [`limits`](crate::limits)) on every walk, and must never decode a pixel.
 

@@ -30,6 +30,8 @@ def stated_orientation(image: Image.Image) -> int:
         return 1
     try:
         orientation = image.getexif().get(_TAG, 1)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - damaged metadata states nothing
         return 1
     return orientation if orientation in range(1, 9) else 1
@@ -84,6 +86,8 @@ def _drop_orientation(image: Image.Image) -> None:
         exif = image.getexif()
         del exif[_TAG]
         rest = exif.tobytes() if exif else None
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - what cannot be written back is dropped
         rest = None
     for source in _SOURCES:

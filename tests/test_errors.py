@@ -23,6 +23,8 @@ FIELDS: dict[str, Any] = {
     "index": 3,
     "limit": 10,
     "actual": 11,
+    "format": "PNG",
+    "size": (4, 3),
     "hashes": ("ab", "cd"),
 }
 

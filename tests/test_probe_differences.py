@@ -5,8 +5,6 @@ Everything else agrees: `test_probe_corpus.py` compares them over real files, wi
 ============================  ==========================  ======================================
 What                          Pillow 13                   The probe, and its reason
 ============================  ==========================  ======================================
-PNG metadata behind IDAT      read, by decoding it all    not looked for: the answer has to be
-                                                          there before the pixels are
 big-endian BigTIFF            read as classic TIFF        read as BigTIFF, which it is
 compressed text over 64 KiB   read up to 1 MiB            its first 64 KiB, or 128 blocks, count
 raw profile damaged later on  refused as a whole          read as far as its directories go
@@ -14,7 +12,6 @@ an id over 1024 bytes         any length                  no id: nobody's identi
 EXIF over 257 JPEG segments   joined                      the first 257 are joined (16 MiB)
 first GIF frame over 8 MiB    walked to its end           ``is_animated`` is None
 wrong checksums in PNG        refused                     not computed: a header has no pixels
-AVIF orientation in XMP alone read                        not looked for: HEIF turns by its boxes
 PAM, colored PFM              refused                     sized: both are in use
 ============================  ==========================  ======================================
 """
@@ -60,12 +57,6 @@ def pillow(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(data))
 
 
-def test_png_metadata_behind_the_pixels_is_not_looked_for() -> None:
-    data = png(behind=chunk(b"eXIf", ORIENTED))
-    assert pillow(data).getexif()[0x112] == 6
-    assert probe(data).orientation == 1
-
-
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of what it misreads
 def test_a_big_endian_bigtiff_is_one() -> None:
     entries = [(256, 7), (257, 5), (258, 8), (262, 1), (273, 16)]
@@ -99,14 +90,6 @@ def test_checksums_are_left_to_the_decoder() -> None:
     with pytest.raises(UnidentifiedImageError):
         pillow(data)
     assert probe(data).format == "PNG"
-
-
-def test_avif_is_turned_by_its_boxes_alone() -> None:
-    buffer = io.BytesIO()
-    packet = b'<x tiff:Orientation="6"/>'
-    Image.new("RGB", (8, 4)).save(buffer, "AVIF", xmp=packet)
-    assert pillow(buffer.getvalue()).getexif()[0x112] == 6
-    assert probe(buffer.getvalue()).orientation == 1
 
 
 @pytest.mark.parametrize(

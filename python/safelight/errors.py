@@ -12,9 +12,9 @@
     │   ├── FetchRefusedError    (ValueError)   permanent: a 4xx answer, a body of another length
     │   └── PayloadTooLargeError (ValueError)   over max_bytes or a budget
     ├── MediaError           (ValueError)    the bytes are not usable; .modality .index
-    │   ├── HeaderError                         no header that can be read
+    │   ├── HeaderError                         no header that can be read; .format .size
     │   ├── DecodeError                         a header, but no pixels, frames or samples
-    │   ├── UnsupportedMediaError               a format that is not served
+    │   ├── UnsupportedMediaError               a format that is not served; .format .size
     │   └── LimitError                          over a limit; .limit .actual
     ├── RawRefError          (ValueError)    a raw ref that is malformed or does not match its asset
     ├── CacheMissError                       the two sides of a cache have drifted; .hashes
@@ -163,7 +163,31 @@ class MediaError(_LocatedError, ValueError):
     """The bytes are not usable as media."""
 
 
-class HeaderError(MediaError):
+class _DeclaredError(MediaError):
+    """An error that knows what the header declared before it failed.
+
+    Attributes:
+        format: The format of an image, as Pillow names it; None where it is not known.
+        size: Width and height of an image in pixels as declared so far, or None.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = ("modality", "index", "format", "size")
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        format: str | None = None,
+        size: tuple[int, int] | None = None,
+        modality: str | None = None,
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message, modality=modality, index=index)
+        self.format = format
+        self.size = size
+
+
+class HeaderError(_DeclaredError):
     """The header cannot be read: not media at all, cut short, or damaged."""
 
 
@@ -171,7 +195,7 @@ class DecodeError(MediaError):
     """The header was readable, but the pixels, frames or samples are not."""
 
 
-class UnsupportedMediaError(MediaError):
+class UnsupportedMediaError(_DeclaredError):
     """A format that is recognized but not served."""
 
 

@@ -30,6 +30,7 @@ from blake3 import blake3
 
 from safelight.errors import RequestError, SpecError
 from safelight.foreign import is_image, is_plain_tensor, is_tensor, loaded_torch
+from safelight.orientation import stated_orientation
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
@@ -108,8 +109,9 @@ class MultiModalHasher:
         - `MediaRef`: its key; nothing is decoded.
         - bytes and other buffers: as they are; text: UTF-8.
         - bool: 1 byte; int: 8 bytes, or as many as it takes; float: 8 bytes; little-endian.
-        - Pillow image: ``"image"`` and its mode and pixels, palette and transparency where it has
-          them; or the 16 bytes of an ImageID that is a `uuid.UUID`, which no file can hold.
+        - Pillow image: ``"image"`` and its mode and pixels, palette, transparency and orientation
+          where it has them; or the 16 bytes of an ImageID that is a `uuid.UUID`, which no file can
+          hold.
         - torch tensor: ``"tensor"`` and its array. Types that numpy lacks go as bytes, under their
           own type and shape.
         - numpy array or scalar: ``"ndarray"`` and its type, shape and elements in C order.
@@ -178,6 +180,9 @@ class MultiModalHasher:
                 fields["palette_mode"] = palette.mode
         if "transparency" in image.info:
             fields["transparency"] = image.info["transparency"]
+        orientation = stated_orientation(image)
+        if orientation != 1:
+            fields["orientation"] = orientation
         return cls.iter_item_to_bytes("image", fields)
 
     @classmethod

@@ -135,6 +135,7 @@ class ImageMediaIO(MediaIO[Any]):
         try:
             header = probe_prefix(data)
         except MediaError as error:
+            self._check_declared(error)
             # Not an answer yet: some formats have no magic number, some the probe knows by name
             # alone, and Pillow may see damage otherwise. It is asked once there is enough to go by.
             if len(data) < _UNKNOWN_BYTES:
@@ -237,7 +238,13 @@ class ImageMediaIO(MediaIO[Any]):
     def _judge(self, data: bytes, header: ImageHeader | None) -> _ImageDecoder:
         """Return the deferred decode of what is within the limits, charged to the budget."""
         charge = None
-        if header is not None:
+        if header is None:
+            # The decode has the last word on what is damaged, but not on what is too large.
+            try:
+                probe(data)
+            except MediaError as error:
+                self._check_declared(error)
+        else:
             self._check_pixels(header.width, header.height)
         if self.decoded_budget is not None:
             size = (0, 0) if header is None else (header.width, header.height)
@@ -281,6 +288,11 @@ class ImageMediaIO(MediaIO[Any]):
         if header is not None:
             width, height = scaled_size(header.format, (width, height), self._rasterizer.scale)
         return width * height * _BYTES_PER_PIXEL
+
+    def _check_declared(self, error: MediaError) -> None:
+        """Refuse what had declared too large a size before its header failed with `error`."""
+        if isinstance(error, (HeaderError, UnsupportedMediaError)) and error.size is not None:
+            self._check_pixels(*error.size)
 
     def _check_pixels(self, width: int, height: int) -> None:
         pixels = width * height

@@ -36,6 +36,7 @@ from safelight.media.pillow import (
     raise_unless_of_bytes,
     undisturbed,
 )
+from safelight.orientation import upright_copy
 from safelight.probe import ImageHeader, probe
 
 __all__ = ["Decoder", "Output", "Rasterizer", "Scale", "scale_divisor", "scaled_size"]
@@ -137,6 +138,7 @@ class Rasterizer:
         image = open_image(data, self.formats, header)
         if image is None:
             raise self._unidentified(data)
+        image_format = image.format
         admit(*image.size)
         if image.format in _JPEG_FORMATS:
             check_jpeg_scans(data)
@@ -155,7 +157,10 @@ class Rasterizer:
         if judged:
             # What is kept may be of another size than what was inside.
             admit(*image.size)
-        return self._from_pillow(self._convert(_upright(image)))
+        orientation = None
+        if header is not None and _is_same(header.format, image_format):
+            orientation = header.orientation
+        return self._from_pillow(self._convert(upright_copy(image, orientation)))
 
     def begin(
         self,
@@ -267,6 +272,11 @@ def scaled_size(image_format: str, size: tuple[int, int], scale: int) -> tuple[i
     return -(-size[0] // scale), -(-size[1] // scale)
 
 
+def _is_same(probed: str, opened: str | None) -> bool:
+    """Whether the probe and Pillow took a payload for the same format."""
+    return probed == opened or {probed, opened} <= _JPEG_FORMATS
+
+
 def _to_output(array: npt.NDArray[Any], output: Output) -> Any:
     if output == "numpy":
         return array
@@ -284,14 +294,3 @@ def _parse_override(text: str) -> Decoder | Mapping[str, Decoder]:
         name.strip().upper(): "pillow" if decoder.strip().lower() == "pillow" else "native"
         for name, _, decoder in pairs
     }
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Turn `image` as its EXIF orientation says; unreadable EXIF leaves it as it is."""
-    # Not at the top: it takes longer to import than everything else here.
-    from PIL import ImageOps
-
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # noqa: BLE001 - pixels are loaded; damaged metadata must not lose them
-        return image

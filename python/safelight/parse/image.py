@@ -13,6 +13,7 @@ import numpy as np
 
 from safelight.errors import RequestError
 from safelight.foreign import is_array, is_image
+from safelight.orientation import stated_orientation, turned_size, upright
 from safelight.parse.embeddings import check_dense
 from safelight.parse.items import ProcessorBatchItems
 from safelight.ref import MediaRef
@@ -60,11 +61,14 @@ class ImageProcessorItems(ProcessorBatchItems[HfImageItem]):
     def get(self, index: int) -> HfImageItem:
         """An image as a processor takes it without mistake; decodes a ref.
 
+        A Pillow image is upright, as its file would be when a ref decodes it.
         An array is writable, and its channels come first where a processor would take its height
         for them.
         """
         image: Any = super().get(index)
-        # Anything else is a Pillow image, None, or what the model's own decoder makes.
+        if is_image(image):
+            return upright(image)
+        # Anything else is None, or what the model's own decoder makes.
         if not is_array(image):
             return image
         is_ndarray = isinstance(image, np.ndarray)
@@ -88,7 +92,7 @@ class ImageProcessorItems(ProcessorBatchItems[HfImageItem]):
         if image is None:
             raise RequestError(f"image {self.get_original_index(index)} has no media")
         if is_image(image):
-            return ImageSize(*image.size)
+            return ImageSize(*turned_size(image.size, stated_orientation(image)))
         if _is_channels_last(image):
             height, width, _ = image.shape
         else:

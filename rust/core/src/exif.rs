@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 
-use crate::limits::{Budget, MAX_EXIF_SEGMENTS, MAX_ID_BYTES};
+use crate::budget::Budget;
+use crate::limits::{MAX_EXIF_SEGMENTS, MAX_ID_BYTES};
 use crate::reader::{Endian, index};
 
 const ORIENTATION: u16 = 0x0112;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod base64;
+mod budget;
 pub mod cache;
 pub mod cancel;
 pub mod error;

@@ -1,10 +1,6 @@
 //! The bounds that hold on any bytes: how much work a header may cause before it is given up.
 //!
-//! Owns the numbers and the budget that every walk over untrusted structure spends. Must
-//! never be widened by what a file says about itself.
-
-use crate::error::Error;
-use crate::reader::{Parsed, Stop};
+//! Owns the numbers. Must never be widened by what a file says about itself.
 
 /// Segments, chunks, blocks, boxes, directory entries and directories that one probe may visit.
 ///
@@ -24,44 +20,3 @@ pub const MAX_EXIF_SEGMENTS: usize = 256;
 /// Bytes that one text chunk is inflated to, and digits of a raw profile that are read; what
 /// lies beyond is not found.
 pub const MAX_INFLATED_BYTES: usize = 64 << 10;
-
-/// The steps left to a probe.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    steps: u32,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self { steps: MAX_STEPS }
-    }
-}
-
-impl Budget {
-    /// Take one step; malformed when none is left.
-    #[inline]
-    pub(crate) fn spend(&mut self) -> Parsed<()> {
-        if self.try_spend() {
-            Ok(())
-        } else {
-            Err(exhausted())
-        }
-    }
-
-    /// Take one step; false when none is left, for walks whose answer is optional.
-    #[inline]
-    pub(crate) fn try_spend(&mut self) -> bool {
-        match self.steps.checked_sub(1) {
-            Some(left) => {
-                self.steps = left;
-                true
-            }
-            None => false,
-        }
-    }
-}
-
-#[cold]
-fn exhausted() -> Stop {
-    Error::malformed(format!("header has more than {MAX_STEPS} parts")).into()
-}

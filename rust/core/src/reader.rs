@@ -6,20 +6,12 @@
 use std::num::NonZeroU64;
 
 use crate::error::Error;
-use crate::probe::Format;
 
 /// Byte order of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endian {
     Little,
     Big,
-}
-
-/// What is known of an image before its header is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Glimpse {
-    pub(crate) format: Format,
-    pub(crate) size: Option<(u32, u32)>,
 }
 
 /// Why a parser stopped without a header.

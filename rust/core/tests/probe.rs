@@ -7,7 +7,9 @@ use media::{
     riff, segment, stored, tiff, vp8l, vp8x, webp,
 };
 use proptest::prelude::*;
-use safelight_core::probe::{Format, ImageHeader, NeedMoreBytes, Prefix, probe, probe_prefix};
+use safelight_core::probe::{
+    Declared, Format, ImageHeader, Prefix, probe, probe_file, probe_prefix,
+};
 use safelight_core::{ErrorKind, exif};
 
 /// The answer for every prefix follows from the answer for the whole.
@@ -153,7 +155,7 @@ fn what_is_promised_by_the_flags_is_waited_for() {
     let Ok(Prefix::NeedMoreBytes(need)) = probe_prefix(&bytes[..64]) else {
         panic!("the EXIF chunk has not arrived");
     };
-    let NeedMoreBytes { format, size, .. } = need;
+    let Declared { format, size } = need.declared;
     assert_eq!((format, size), (Some(Format::WebP), Some((300, 200))));
 }
 
@@ -216,7 +218,7 @@ fn a_refusal_says_what_it_was() {
         ("WAV", b"RIFF\0\0\0\0WAVEfmt "),
         ("gzip", b"\x1F\x8B\x08\0"),
     ] {
-        let error = probe(bytes).unwrap_err();
+        let error = probe(bytes).unwrap_err().error;
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{name}");
         assert!(error.message().starts_with(name), "{error}");
         assert_prefixes_agree(bytes, 0..=bytes.len());
@@ -230,13 +232,89 @@ fn nothing_and_noise_are_no_images() {
         b"h",
         b"hello, world, this is a line of plain text and no image",
     ] {
-        let error = probe(bytes).unwrap_err();
+        let error = probe(bytes).unwrap_err().error;
         assert!(matches!(
             error.kind(),
             ErrorKind::Truncated | ErrorKind::Malformed
         ));
     }
     assert!(matches!(probe_prefix(b""), Ok(Prefix::NeedMoreBytes(_))));
+}
+
+#[test]
+fn a_whole_png_is_read_behind_its_pixels() {
+    let still = |behind: &[Vec<u8>]| {
+        let whole = png((24, 16), 8, 2, &[]);
+        let (front, end) = whole.split_at(whole.len() - 12);
+        [front, &behind.concat(), end].concat()
+    };
+    let late = still(&[chunk(*b"IDAT", b"x"), chunk(*b"eXIf", &exif(6))]);
+    assert_eq!(header(&late).orientation, 6);
+    assert_eq!(header(&late).upright_size, (16, 24));
+    let Ok(Prefix::Header(early)) = probe_prefix(&late) else {
+        panic!("the header is there before the pixels");
+    };
+    assert_eq!((early.upright_size, early.orientation), ((24, 16), 1));
+
+    let path = std::env::temp_dir().join(format!("safelight-late-{}.png", std::process::id()));
+    let long = still(&[chunk(*b"IDAT", &[7; 9000]), chunk(*b"eXIf", &exif(8))]);
+    std::fs::write(&path, &long).unwrap();
+    let found = probe_file(&path, &mut Vec::new()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(found, Ok(header(&long)));
+    assert_eq!(found.unwrap().orientation, 8);
+}
+
+#[test]
+fn what_is_declared_before_the_damage_is_told() {
+    let size = (24, 16);
+    let broken_png = [&png(size, 8, 2, &[])[..33], &b"\0\0\0\x01\0\0\0\0xxxxx"[..]].concat();
+    let broken_webp = webp(&[vp8x(0x10, size), riff(*b"VP8L", b"damage")]);
+    let mut twelve_bit = jpeg((24, 16), 3, &[]);
+    let frame = twelve_bit
+        .windows(2)
+        .position(|pair| pair == [0xFF, 0xC0])
+        .unwrap();
+    twelve_bit[frame + 4] = 12;
+    for (name, bytes) in [
+        ("PNG", &broken_png),
+        ("WEBP", &broken_webp),
+        ("JPEG", &twelve_bit),
+    ] {
+        for error in [probe(bytes).unwrap_err(), probe_prefix(bytes).unwrap_err()] {
+            assert_eq!(error.declared.size, Some(size), "{name}: {error}");
+            assert_eq!(error.declared.format.unwrap().name(), name);
+        }
+    }
+}
+
+#[test]
+fn a_size_is_told_long_before_its_header_ends() {
+    let long = vec![0; 1 << 16];
+    let comment = [&b"P6 24 16 #"[..], &long].concat();
+    let ihdr = [
+        &b"\0\0\0\x10\0\0\0\x18\0\x03\x08\0\0\0"[..],
+        &iso_box(*b"colr", &long),
+    ]
+    .concat();
+    let signature = b"\0\0\0\x0cjP  \r\n\x87\n";
+    let jp2_header = [&22_u32.to_be_bytes()[..], b"ihdr", &ihdr].concat();
+    let jp2 = [&signature[..], &iso_box(*b"jp2h", &jp2_header)[..]].concat();
+    // A longer image header than there is: its size is the first in it.
+    let mut long_png = png((24, 16), 8, 2, &[]);
+    long_png.splice(8..12, [0, 1, 0, 0]);
+    let screen = [&gif((24, 16), &[])[..13], &b"!\xfe"[..], &[1; 4096]].concat();
+    for (name, bytes) in [
+        ("PPM", comment),
+        ("JPEG2000", jp2),
+        ("PNG", long_png),
+        ("GIF", screen),
+    ] {
+        let Ok(Prefix::NeedMoreBytes(need)) = probe_prefix(&bytes[..bytes.len().min(4000)]) else {
+            panic!("{name} is not complete");
+        };
+        assert_eq!(need.declared.size, Some((24, 16)), "{name}");
+    }
 }
 
 proptest! {

@@ -30,11 +30,11 @@ fn every_megabyte_ends_in_an_answer_or_an_error() {
 fn segments_without_end_are_refused_at_the_budget() {
     let count = MAX_STEPS as usize;
     let many = jpeg((8, 8), 3, &vec![segment(0xFE, b""); count]);
-    assert_eq!(probe(&many).unwrap_err().kind(), ErrorKind::Malformed);
+    assert_eq!(probe(&many).unwrap_err().error.kind(), ErrorKind::Malformed);
     let few = jpeg((8, 8), 3, &vec![segment(0xFE, b""); 1000]);
     assert!(probe(&few).is_ok());
     let many = png((8, 8), 8, 2, &vec![chunk(*b"teSt", b""); count]);
-    assert_eq!(probe(&many).unwrap_err().kind(), ErrorKind::Malformed);
+    assert_eq!(probe(&many).unwrap_err().error.kind(), ErrorKind::Malformed);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use safelight_core::probe::{Prefix, probe, probe_prefix};
+use safelight_core::probe::{Format, Prefix, probe, probe_prefix};
 
 fuzz_target!(|input: (u16, &[u8])| {
     let (cut, bytes) = input;
@@ -14,7 +14,14 @@ fuzz_target!(|input: (u16, &[u8])| {
     for length in [cut, usize::midpoint(cut, bytes.len()), bytes.len()] {
         match probe_prefix(&bytes[..length]) {
             Ok(Prefix::Header(header)) => {
-                assert_eq!(whole.as_ref(), Ok(&header));
+                let whole = whole.as_ref().expect("a prefix of it has a header");
+                if header.format == Format::Png {
+                    // What it states behind its pixels is not in its first bytes.
+                    let stored = (whole.width, whole.height, whole.mode);
+                    assert_eq!(stored, (header.width, header.height, header.mode));
+                } else {
+                    assert_eq!(whole, &header);
+                }
                 is_answered = true;
             }
             Ok(Prefix::NeedMoreBytes(need)) => {

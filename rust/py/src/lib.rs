@@ -43,7 +43,7 @@ mod _safelight {
         PyJob, PyMailbox, PyPool, PyWatch, available_cores, is_worker, py_media_pool,
     };
     #[pymodule_export]
-    use crate::probe::{PyImageHeader, PyNeedMoreBytes, probe, probe_files, probe_prefix};
+    use crate::probe::{ImageHeader, NeedMoreBytes, probe, probe_files, probe_prefix};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 

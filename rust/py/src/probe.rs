@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
-use safelight_core::probe::{self as headers, Format, ImageHeader, NeedMoreBytes, Prefix};
+use pyo3::types::{PyDict, PyTuple};
+use safelight_core::probe::{self as core, Format, Prefix, ProbeError};
 
-use crate::error::{BindingError, BindingResult};
+use crate::error::BindingError;
 use crate::payload::Payload;
 
 /// What a header says of an image: frozen, picklable, hashable, equal by its fields.
@@ -32,12 +32,50 @@ use crate::payload::Payload;
 ///         and `height` already, and is not applied again.
 ///     image_id: EXIF ImageID, or None.
 ///     image_unique_id: EXIF ImageUniqueID, or None. It is not unique in the wild.
-#[pyclass(name = "ImageHeader", module = "safelight", frozen, eq, hash)]
+#[pyclass(module = "safelight", frozen, eq, hash, get_all)]
 #[derive(PartialEq, Eq, Hash)]
-pub(crate) struct PyImageHeader(ImageHeader);
+pub(crate) struct ImageHeader {
+    format: &'static str,
+    mime_type: &'static str,
+    width: u32,
+    height: u32,
+    mode: Option<&'static str>,
+    bits: Option<u8>,
+    has_alpha: Option<bool>,
+    is_animated: Option<bool>,
+    frame_count: Option<u32>,
+    orientation: u8,
+    upright_size: (u32, u32),
+    image_id: Option<String>,
+    image_unique_id: Option<String>,
+}
+
+/// The fields of an `ImageHeader` that its constructor takes, in the order of its repr.
+const HEADER_FIELDS: &str = "format width height mode bits has_alpha is_animated frame_count \
+    orientation upright_size image_id image_unique_id";
+
+impl From<core::ImageHeader> for ImageHeader {
+    fn from(header: core::ImageHeader) -> Self {
+        Self {
+            format: header.format.name(),
+            mime_type: header.format.mime_type(),
+            width: header.width,
+            height: header.height,
+            mode: header.mode,
+            bits: header.bits,
+            has_alpha: header.has_alpha,
+            is_animated: header.is_animated,
+            frame_count: header.frame_count,
+            orientation: header.orientation,
+            upright_size: header.upright_size,
+            image_id: header.image_id.map(Into::into),
+            image_unique_id: header.image_unique_id.map(Into::into),
+        }
+    }
+}
 
 #[pymethods]
-impl PyImageHeader {
+impl ImageHeader {
     #[expect(clippy::too_many_arguments, reason = "one keyword a field")]
     #[new]
     #[pyo3(signature = (
@@ -58,140 +96,45 @@ impl PyImageHeader {
         image_id: Option<String>,
         image_unique_id: Option<String>,
     ) -> PyResult<Self> {
-        let mode = mode
-            .map(|name| headers::mode_by_name(name).ok_or_else(|| unknown("mode")))
-            .transpose()?;
         let format = Format::by_name(format).ok_or_else(|| unknown("format"))?;
         let stored = (width, height);
         let turned = (height, width);
-        let upright_size = match upright_size {
-            Some(size) if size == stored || size == turned => size,
-            Some(_) => return Err(unknown("upright_size")),
-            None if orientation >= 5 && format != Format::Tiff => turned,
-            None => stored,
-        };
         if !(1..=8).contains(&orientation) {
             return Err(unknown("orientation"));
         }
-        Ok(Self(ImageHeader {
-            format,
+        Ok(Self {
+            format: format.name(),
+            mime_type: format.mime_type(),
             width,
             height,
-            mode,
+            mode: mode
+                .map(|name| core::mode_by_name(name).ok_or_else(|| unknown("mode")))
+                .transpose()?,
             bits,
             has_alpha,
             is_animated,
             frame_count,
             orientation,
-            upright_size,
-            image_id: image_id.map(Into::into),
-            image_unique_id: image_unique_id.map(Into::into),
-        }))
-    }
-
-    #[getter]
-    fn format<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
-        PyString::intern(py, self.0.format.name())
-    }
-
-    #[getter]
-    fn mime_type<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
-        PyString::intern(py, self.0.format.mime_type())
-    }
-
-    #[getter]
-    fn width(&self) -> u32 {
-        self.0.width
-    }
-
-    #[getter]
-    fn height(&self) -> u32 {
-        self.0.height
-    }
-
-    #[getter]
-    fn mode<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyString>> {
-        self.0.mode.map(|mode| PyString::intern(py, mode))
-    }
-
-    #[getter]
-    fn bits(&self) -> Option<u8> {
-        self.0.bits
-    }
-
-    #[getter]
-    fn has_alpha(&self) -> Option<bool> {
-        self.0.has_alpha
-    }
-
-    #[getter]
-    fn is_animated(&self) -> Option<bool> {
-        self.0.is_animated
-    }
-
-    #[getter]
-    fn frame_count(&self) -> Option<u32> {
-        self.0.frame_count
-    }
-
-    #[getter]
-    fn upright_size(&self) -> (u32, u32) {
-        self.0.upright_size
-    }
-
-    #[getter]
-    fn orientation(&self) -> u8 {
-        self.0.orientation
-    }
-
-    #[getter]
-    fn image_id(&self) -> Option<&str> {
-        self.0.image_id.as_deref()
-    }
-
-    #[getter]
-    fn image_unique_id(&self) -> Option<&str> {
-        self.0.image_unique_id.as_deref()
+            upright_size: match upright_size {
+                Some(size) if size == stored || size == turned => size,
+                Some(_) => return Err(unknown("upright_size")),
+                None if orientation >= 5 && format != Format::Tiff => turned,
+                None => stored,
+            },
+            image_id,
+            image_unique_id,
+        })
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let mut fields = Vec::new();
-        for name in FIELDS {
-            let value = slf.getattr(name)?;
-            if !value.is_none() {
-                fields.push(format!("{name}={}", value.repr()?));
-            }
-        }
-        Ok(format!("ImageHeader({})", fields.join(", ")))
+        repr(slf, HEADER_FIELDS)
     }
 
     /// What pickling hands to the constructor.
-    fn __getnewargs_ex__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
-        let fields = PyDict::new(slf.py());
-        for name in FIELDS {
-            fields.set_item(name, slf.getattr(name)?)?;
-        }
-        Ok((PyTuple::empty(slf.py()), fields))
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<Arguments<'py>> {
+        arguments(slf, HEADER_FIELDS)
     }
 }
-
-/// The fields of an `ImageHeader`, in the order of its constructor and its repr.
-const FIELDS: [&str; 12] = [
-    "format",
-    "width",
-    "height",
-    "mode",
-    "bits",
-    "has_alpha",
-    "is_animated",
-    "frame_count",
-    "orientation",
-    "upright_size",
-    "image_id",
-    "image_unique_id",
-];
 
 /// More of the payload is needed to answer: frozen, picklable, hashable, equal by its fields.
 ///
@@ -200,12 +143,18 @@ const FIELDS: [&str; 12] = [
 ///     format: The format, once it is known.
 ///     size: Width and height as declared so far, or None. Enough to refuse an oversize image
 ///         before its header is complete.
-#[pyclass(name = "NeedMoreBytes", module = "safelight", frozen, eq, hash)]
+#[pyclass(module = "safelight", frozen, eq, hash, get_all)]
 #[derive(PartialEq, Eq, Hash)]
-pub(crate) struct PyNeedMoreBytes(NeedMoreBytes);
+pub(crate) struct NeedMoreBytes {
+    at_least: Option<u64>,
+    format: Option<&'static str>,
+    size: Option<(u32, u32)>,
+}
+
+const NEED_FIELDS: &str = "at_least format size";
 
 #[pymethods]
-impl PyNeedMoreBytes {
+impl NeedMoreBytes {
     #[new]
     #[pyo3(signature = (at_least=None, *, format=None, size=None))]
     fn new(
@@ -216,73 +165,82 @@ impl PyNeedMoreBytes {
         let format = format
             .map(|name| Format::by_name(name).ok_or_else(|| unknown("format")))
             .transpose()?;
-        Ok(Self(NeedMoreBytes {
+        Ok(Self {
             at_least,
-            format,
+            format: format.map(Format::name),
             size,
-        }))
-    }
-
-    #[getter]
-    fn at_least(&self) -> Option<u64> {
-        self.0.at_least
-    }
-
-    #[getter]
-    fn format<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyString>> {
-        self.0
-            .format
-            .map(|format| PyString::intern(py, format.name()))
-    }
-
-    #[getter]
-    fn size(&self) -> Option<(u32, u32)> {
-        self.0.size
+        })
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let mut fields = Vec::new();
-        for name in ["at_least", "format", "size"] {
-            let value = slf.getattr(name)?;
-            if !value.is_none() {
-                fields.push(format!("{name}={}", value.repr()?));
-            }
-        }
-        Ok(format!("NeedMoreBytes({})", fields.join(", ")))
+        repr(slf, NEED_FIELDS)
     }
 
     /// What pickling hands to the constructor.
-    fn __getnewargs_ex__<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<((Option<u64>,), Bound<'py, PyDict>)> {
-        let fields = PyDict::new(slf.py());
-        for name in ["format", "size"] {
-            fields.set_item(name, slf.getattr(name)?)?;
-        }
-        Ok(((slf.get().0.at_least,), fields))
+    fn __getnewargs_ex__<'py>(slf: &Bound<'py, Self>) -> PyResult<Arguments<'py>> {
+        arguments(slf, NEED_FIELDS)
     }
+}
+
+type Arguments<'py> = (Bound<'py, PyTuple>, Bound<'py, PyDict>);
+
+fn arguments<'py>(value: &Bound<'py, PyAny>, fields: &str) -> PyResult<Arguments<'py>> {
+    let keywords = PyDict::new(value.py());
+    for name in fields.split(' ') {
+        keywords.set_item(name, value.getattr(name)?)?;
+    }
+    Ok((PyTuple::empty(value.py()), keywords))
+}
+
+fn repr(value: &Bound<'_, PyAny>, fields: &str) -> PyResult<String> {
+    let mut parts = Vec::new();
+    for name in fields.split(' ') {
+        let field = value.getattr(name)?;
+        if !field.is_none() {
+            parts.push(format!("{name}={}", field.repr()?));
+        }
+    }
+    Ok(format!(
+        "{}({})",
+        value.get_type().name()?,
+        parts.join(", ")
+    ))
 }
 
 fn unknown(name: &str) -> PyErr {
     PyValueError::new_err(format!("{name} is not one that a header can have"))
 }
 
+/// A refusal as its exception, which carries what was declared before.
+fn refusal(py: Python<'_>, ProbeError { error, declared }: ProbeError) -> PyErr {
+    let raised = PyErr::from(BindingError::from(error));
+    let value = raised.value(py);
+    let format = declared.format.map(Format::name);
+    let set = value.setattr("format", format);
+    set.and_then(|()| value.setattr("size", declared.size))
+        .err()
+        .unwrap_or(raised)
+}
+
 /// Return the header of the image in `data`, a whole payload, without decoding it.
 ///
-/// Takes about a microsecond, and less than a millisecond whatever the bytes are.
+/// Takes about a microsecond, and a few milliseconds at most whatever the bytes are.
 ///
 /// Raises:
-///     HeaderError: No header that can be read: not an image, cut short, or damaged.
+///     HeaderError: No header that can be read: not an image, cut short, or damaged; its `size`
+///         is the one that was declared before the damage.
 ///     UnsupportedMediaError: A format that is recognized but not served; the message names it.
 #[pyfunction]
 #[pyo3(signature = (data))]
-pub(crate) fn probe(data: Payload) -> BindingResult<PyImageHeader> {
-    Ok(PyImageHeader(headers::probe(&data)?))
+pub(crate) fn probe(py: Python<'_>, data: Payload) -> PyResult<ImageHeader> {
+    let header = core::probe(&data).map_err(|error| refusal(py, error))?;
+    Ok(header.into())
 }
 
 /// Return the header of the image that begins with `data`, or `NeedMoreBytes`.
 ///
-/// A header is that of the whole payload: no longer prefix gives another.
+/// A header is that of the whole payload, but for what a PNG states behind its pixels: `probe`
+/// finds its orientation and ids there.
 ///
 /// Raises:
 ///     HeaderError: As `probe`, as soon as no further bytes can help.
@@ -290,9 +248,16 @@ pub(crate) fn probe(data: Payload) -> BindingResult<PyImageHeader> {
 #[pyfunction]
 #[pyo3(signature = (data))]
 pub(crate) fn probe_prefix(py: Python<'_>, data: Payload) -> PyResult<Py<PyAny>> {
-    match headers::probe_prefix(&data).map_err(BindingError::from)? {
-        Prefix::Header(header) => Ok(Py::new(py, PyImageHeader(header))?.into_any()),
-        Prefix::NeedMoreBytes(need) => Ok(Py::new(py, PyNeedMoreBytes(need))?.into_any()),
+    match core::probe_prefix(&data).map_err(|error| refusal(py, error))? {
+        Prefix::Header(header) => Ok(Py::new(py, ImageHeader::from(header))?.into_any()),
+        Prefix::NeedMoreBytes(core::NeedMoreBytes { at_least, declared }) => {
+            let need = NeedMoreBytes {
+                at_least,
+                format: declared.format.map(Format::name),
+                size: declared.size,
+            };
+            Ok(Py::new(py, need)?.into_any())
+        }
     }
 }
 
@@ -307,16 +272,14 @@ pub(crate) fn probe_files(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Vec<P
         let mut buffer = Vec::new();
         paths
             .iter()
-            .map(|path| headers::probe_file(path, &mut buffer))
+            .map(|path| core::probe_file(path, &mut buffer))
             .collect()
     });
     answers
         .into_iter()
         .map(|answer| match answer {
-            Ok(Ok(header)) => Ok(Py::new(py, PyImageHeader(header))?.into_any()),
-            Ok(Err(error)) => Ok(PyErr::from(BindingError::from(error))
-                .into_value(py)
-                .into_any()),
+            Ok(Ok(header)) => Ok(Py::new(py, ImageHeader::from(header))?.into_any()),
+            Ok(Err(error)) => Ok(refusal(py, error).into_value(py).into_any()),
             Err(error) => Ok(os_error(py, error)?.into_value(py).into_any()),
         })
         .collect()

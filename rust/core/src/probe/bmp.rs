@@ -1,8 +1,9 @@
 //! BMP and DIB: the bitmap header, and the palette where it decides the mode.
 
 use crate::error::{Error, Result};
-use crate::probe::{Format, ImageHeader};
-use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::reader::{Endian, Parsed, Payload, Stop};
 
 const FILE_HEADER_BYTES: usize = 14;
 const CORE_HEADER_BYTES: u32 = 12;
@@ -27,7 +28,7 @@ pub(super) struct Bitmap {
 pub(super) fn parse(
     payload: Payload<'_>,
     format: Format,
-    glimpse: &mut Option<Glimpse>,
+    declared: &mut Declared,
 ) -> Parsed<ImageHeader> {
     let at = if format == Format::Bmp {
         FILE_HEADER_BYTES
@@ -35,9 +36,7 @@ pub(super) fn parse(
         0
     };
     let bitmap = Bitmap::read(payload, at)?;
-    if let Some(glimpse) = glimpse.as_mut() {
-        glimpse.size = Some(bitmap.size);
-    }
+    declared.size = Some(bitmap.size);
     let mode = bitmap.mode(payload, at)?;
     let mut header = ImageHeader::new(format, bitmap.size);
     header.mode = Some(mode);

@@ -1,9 +1,10 @@
 //! GIF: blocks up to the second image.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader};
-use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::reader::{Endian, Parsed, Payload, Stop};
 
 const GRAPHIC_CONTROL: u8 = 0xF9;
 const COMMENT: u8 = 0xFE;
@@ -27,8 +28,10 @@ struct Blocks<'a> {
     budget: Budget,
 }
 
-pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let screen = payload.array::<13>(0)?;
+    let word = |at: usize| u32::from(u16::from_le_bytes([screen[at], screen[at + 1]]));
+    declared.size = Some((word(6), word(8)));
     let flags = screen[10];
     let mut at = screen.len();
     let mut is_colored = false;
@@ -46,15 +49,12 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         Ok(None) => return Err(Error::malformed("GIF has no image").into()),
         Err(stop) => return Err(stop),
     };
-    let word = |at: usize| u32::from(u16::from_le_bytes([screen[at], screen[at + 1]]));
     // The canvas grows to hold the first frame.
     let size = (
         word(6).max(frame.left + frame.width),
         word(8).max(frame.top + frame.height),
     );
-    if let Some(glimpse) = glimpse.as_mut() {
-        glimpse.size = Some(size);
-    }
+    declared.size = Some(size);
     let mut header = ImageHeader::new(Format::Gif, size);
     header.mode = Some(if frame.is_colored.unwrap_or(is_colored) {
         "P"

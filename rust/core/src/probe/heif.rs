@@ -1,16 +1,18 @@
 //! AVIF and HEIF: the primary item's properties, or the first picture track.
 //!
-//! Reports the stored size and the turn that `irot` and `imir` ask for, as an orientation.
+//! Reports the stored size and the orientation: that which `irot` and `imir` make, or else XMP's.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader, isobmff};
-use crate::reader::{Endian, Glimpse, Parsed, Payload};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::probe::{heif_items, isobmff};
+use crate::reader::{Endian, Parsed, Payload};
 
 pub(super) fn parse(
     payload: Payload<'_>,
     format: Format,
-    glimpse: &mut Option<Glimpse>,
+    declared: &mut Declared,
 ) -> Parsed<ImageHeader> {
     let mut budget = Budget::default();
     let major = payload.array::<4>(8)?;
@@ -28,16 +30,166 @@ pub(super) fn parse(
         Some(place) => place,
         None => isobmff::find(payload, 0, *b"meta", format, &mut budget)?,
     };
-    let body = place.read(payload)?;
-    let header = if place.kind == *b"moov" {
-        track(body, format, &mut budget)
-    } else {
-        primary_item(body, format, &mut budget)
-    }?;
-    if let Some(glimpse) = glimpse.as_mut() {
-        glimpse.size = Some((header.width, header.height));
+    let mut parse = |body| {
+        let mut source = Source {
+            payload,
+            format,
+            budget: &mut budget,
+            declared,
+        };
+        if place.kind == *b"moov" {
+            source.track(body)
+        } else {
+            source.primary_item(body)
+        }
+    };
+    match place.read(payload) {
+        Ok(body) => parse(body),
+        Err(stop) => {
+            // The size may be declared long before a box ends.
+            let _ = parse(payload.bytes.get(place.body..).unwrap_or_default());
+            Err(stop)
+        }
     }
-    Ok(header)
+}
+
+/// A payload, and what a parse of it has used up and found.
+struct Source<'a, 'b> {
+    payload: Payload<'a>,
+    format: Format,
+    budget: &'b mut Budget,
+    declared: &'b mut Declared,
+}
+
+impl Source<'_, '_> {
+    /// The header of the primary item of a meta box.
+    fn primary_item(&mut self, meta: &[u8]) -> Parsed<ImageHeader> {
+        let format = self.format;
+        let malformed = || Error::malformed(format!("{format} has no readable primary item"));
+        let (_, meta) = full_box(meta).ok_or_else(malformed)?;
+        let mut primary = None;
+        let mut properties = None;
+        let mut references = None;
+        for (kind, body) in isobmff::children(meta) {
+            self.budget.spend()?;
+            match &kind {
+                b"pitm" => {
+                    primary = full_box(body)
+                        .and_then(|(version, rest)| number(rest, version > 0))
+                        .map(|(id, _)| id);
+                }
+                b"iprp" => properties = Some(body),
+                b"iref" => references = Some(body),
+                _ => {}
+            }
+        }
+        let primary = primary.ok_or_else(malformed)?;
+        let item_properties = properties.ok_or_else(malformed)?;
+        let store = Store::new(item_properties, self.budget)?;
+        let mut properties = Properties::default();
+        store.each_of(primary, self.budget, |kind, body| {
+            properties.take(kind, body);
+        })?;
+        let has_alpha = match references {
+            Some(references) if format == Format::Avif => {
+                has_alpha_item(references, primary, &store, self.budget)?
+            }
+            _ => false,
+        };
+        let mut header = self.header(properties, has_alpha, Some((meta, Some(primary))))?;
+        header.set_frames(1);
+        Ok(header)
+    }
+
+    /// A header of these properties; `metadata` is a meta box and the item that is described.
+    fn header(
+        &mut self,
+        properties: Properties,
+        has_alpha: bool,
+        metadata: Option<(&[u8], Option<u32>)>,
+    ) -> Parsed<ImageHeader> {
+        let format = self.format;
+        let size = properties
+            .size
+            .ok_or_else(|| Error::malformed(format!("{format} image has no size")))?;
+        self.declared.size = Some(size);
+        let mut header = ImageHeader::new(format, size);
+        let mut orientation = properties.orientation();
+        if let (1, Some((meta, item))) = (orientation, metadata) {
+            let stated = heif_items::orientation(self.payload, meta, item, self.budget)?;
+            orientation = stated.unwrap_or(1);
+        }
+        header.set_orientation(orientation);
+        if format == Format::Avif {
+            header.mode = Some(if has_alpha { "RGBA" } else { "RGB" });
+            header.has_alpha = Some(has_alpha);
+        }
+        Ok(header)
+    }
+
+    /// The header of the first picture track of a movie box.
+    fn track(&mut self, movie: &[u8]) -> Parsed<ImageHeader> {
+        let format = self.format;
+        let mut picture = None;
+        let mut has_alpha = false;
+        for (kind, track) in isobmff::children(movie) {
+            self.budget.spend()?;
+            if kind != *b"trak" {
+                continue;
+            }
+            let mut track_header = None;
+            let mut metadata = None;
+            let mut handler = None;
+            let mut samples = None;
+            for (kind, body) in isobmff::children(track) {
+                self.budget.spend()?;
+                match &kind {
+                    b"tkhd" => track_header = Some(body),
+                    b"meta" => metadata = full_box(body).map(|(_, meta)| (meta, None)),
+                    b"mdia" => {
+                        handler =
+                            child(body, *b"hdlr", self.budget)?.and_then(|body| body.get(8..12));
+                        samples = child(body, *b"minf", self.budget)?;
+                    }
+                    _ => {}
+                }
+            }
+            match handler {
+                Some(b"pict" | b"vide") if picture.is_none() => {
+                    picture = track_header
+                        .zip(samples)
+                        .map(|(header, samples)| (header, samples, metadata));
+                }
+                Some(b"auxv") => has_alpha = true,
+                _ => {}
+            }
+        }
+        let (track_header, information, metadata) =
+            picture.ok_or_else(|| Error::malformed(format!("{format} has no picture track")))?;
+        let mut properties = Properties {
+            size: track_size(track_header),
+            ..Properties::default()
+        };
+        let table = child(information, *b"stbl", self.budget)?.unwrap_or_default();
+        if let Some(entry) = child(table, *b"stsd", self.budget)?.and_then(sample_entry) {
+            for (kind, body) in isobmff::children(entry) {
+                self.budget.spend()?;
+                if kind != *b"ispe" {
+                    properties.take(kind, body);
+                }
+            }
+        }
+        let mut header = self.header(properties, has_alpha, metadata)?;
+        let sizes = child(table, *b"stsz", self.budget)?;
+        let count = sizes.and_then(|body| body.get(8..12)?.try_into().ok());
+        if let Some(count) = count
+            .map(|count| Endian::Big.u32(count))
+            .filter(|&count| count > 0)
+        {
+            header.set_frames(count);
+        }
+        Ok(header)
+    }
 }
 
 /// The item properties that tell size and orientation.
@@ -78,15 +230,6 @@ impl Properties {
             (_, Some(_)) => 7,
         }
     }
-
-    fn header(self, format: Format) -> Parsed<ImageHeader> {
-        let size = self
-            .size
-            .ok_or_else(|| Error::malformed(format!("{format} image has no size")))?;
-        let mut header = ImageHeader::new(format, size);
-        header.set_orientation(self.orientation());
-        Ok(header)
-    }
 }
 
 /// A box with a version and flags in front.
@@ -104,44 +247,6 @@ fn number(bytes: &[u8], is_wide: bool) -> Option<(u32, &[u8])> {
         let (number, rest) = bytes.split_first_chunk::<2>()?;
         Some((u32::from(u16::from_be_bytes(*number)), rest))
     }
-}
-
-/// The header of the primary item of a meta box.
-fn primary_item(meta: &[u8], format: Format, budget: &mut Budget) -> Parsed<ImageHeader> {
-    let malformed = || Error::malformed(format!("{format} has no readable primary item"));
-    let (_, meta) = full_box(meta).ok_or_else(malformed)?;
-    let mut primary = None;
-    let mut properties = None;
-    let mut references = None;
-    for (kind, body) in isobmff::children(meta) {
-        budget.spend()?;
-        match &kind {
-            b"pitm" => {
-                primary = full_box(body)
-                    .and_then(|(version, rest)| number(rest, version > 0))
-                    .map(|(id, _)| id);
-            }
-            b"iprp" => properties = Some(body),
-            b"iref" => references = Some(body),
-            _ => {}
-        }
-    }
-    let primary = primary.ok_or_else(malformed)?;
-    let item_properties = properties.ok_or_else(malformed)?;
-    let store = Store::new(item_properties, budget)?;
-    let mut properties = Properties::default();
-    store.each_of(primary, budget, |kind, body| properties.take(kind, body))?;
-    let mut header = properties.header(format)?;
-    if format == Format::Avif {
-        let has_alpha = match references {
-            Some(references) => has_alpha_item(references, primary, &store, budget)?,
-            None => false,
-        };
-        header.mode = Some(if has_alpha { "RGBA" } else { "RGB" });
-        header.has_alpha = Some(has_alpha);
-    }
-    header.set_frames(1);
-    Ok(header)
 }
 
 /// The properties of all items and who has which.
@@ -294,68 +399,6 @@ fn is_alpha_type(auxiliary: &[u8]) -> bool {
     let name = auxiliary.get(4..).unwrap_or_default();
     name.starts_with(b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha\0")
         || name.starts_with(b"urn:mpeg:hevc:2015:auxid:1\0")
-}
-
-/// The header of the first picture track of a movie box.
-fn track(movie: &[u8], format: Format, budget: &mut Budget) -> Parsed<ImageHeader> {
-    let mut picture = None;
-    let mut has_alpha = false;
-    for (kind, track) in isobmff::children(movie) {
-        budget.spend()?;
-        if kind != *b"trak" {
-            continue;
-        }
-        let mut track_header = None;
-        let mut handler = None;
-        let mut samples = None;
-        for (kind, body) in isobmff::children(track) {
-            budget.spend()?;
-            match &kind {
-                b"tkhd" => track_header = Some(body),
-                b"mdia" => {
-                    handler = child(body, *b"hdlr", budget)?.and_then(|body| body.get(8..12));
-                    samples = child(body, *b"minf", budget)?;
-                }
-                _ => {}
-            }
-        }
-        match handler {
-            Some(b"pict" | b"vide") if picture.is_none() => {
-                picture = track_header.zip(samples);
-            }
-            Some(b"auxv") => has_alpha = true,
-            _ => {}
-        }
-    }
-    let (track_header, information) =
-        picture.ok_or_else(|| Error::malformed(format!("{format} has no picture track")))?;
-    let mut properties = Properties {
-        size: track_size(track_header),
-        ..Properties::default()
-    };
-    let table = child(information, *b"stbl", budget)?.unwrap_or_default();
-    if let Some(entry) = child(table, *b"stsd", budget)?.and_then(sample_entry) {
-        for (kind, body) in isobmff::children(entry) {
-            budget.spend()?;
-            if kind != *b"ispe" {
-                properties.take(kind, body);
-            }
-        }
-    }
-    let mut header = properties.header(format)?;
-    if format == Format::Avif {
-        header.mode = Some(if has_alpha { "RGBA" } else { "RGB" });
-        header.has_alpha = Some(has_alpha);
-    }
-    let sizes = child(table, *b"stsz", budget)?;
-    let count = sizes.and_then(|body| body.get(8..12)?.try_into().ok());
-    if let Some(count) = count
-        .map(|count| Endian::Big.u32(count))
-        .filter(|&count| count > 0)
-    {
-        header.set_frames(count);
-    }
-    Ok(header)
 }
 
 /// The first child of that kind.

@@ -1,8 +1,9 @@
 //! ICNS: the largest size that the file has a picture for.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader};
+use crate::probe::format::Format;
+use crate::probe::header::ImageHeader;
 use crate::reader::{Endian, Parsed, Payload, Stop};
 
 const HEAD_BYTES: usize = 8;

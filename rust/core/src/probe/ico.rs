@@ -4,7 +4,8 @@
 
 use crate::error::Error;
 use crate::probe::bmp::Bitmap;
-use crate::probe::{Format, ImageHeader};
+use crate::probe::format::Format;
+use crate::probe::header::ImageHeader;
 use crate::reader::{Endian, Parsed, Payload, index};
 
 const DIRECTORY_AT: usize = 6;

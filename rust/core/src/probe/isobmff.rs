@@ -3,9 +3,9 @@
 //! Every step moves on by at least a box header; depth is bounded by the callers, who descend
 //! into boxes they name.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::Format;
+use crate::probe::format::Format;
 use crate::reader::{Parsed, Payload, Stop, index};
 
 /// The place of a box in a payload.

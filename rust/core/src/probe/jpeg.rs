@@ -3,11 +3,12 @@
 //! Walks as Pillow does, junk and fill bytes between segments included, because what is found
 //! first decides: the last frame header, the last XMP packet, all EXIF segments joined.
 
+use crate::budget::Budget;
 use crate::error::Error;
 use crate::exif::{self, Block, Directory, End};
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader};
-use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::reader::{Endian, Parsed, Payload, Stop};
 use crate::xmp;
 
 const SOF0: u8 = 0xC0;
@@ -46,17 +47,14 @@ struct Segments<'a> {
     mpf: Option<&'a [u8]>,
 }
 
-pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let mut budget = Budget::default();
     let mut segments = Segments::default();
     let walk = walk(payload, &mut budget, |marker, body| {
-        segments.take(marker, body)?;
-        if is_frame(marker)
-            && let Some(glimpse) = glimpse.as_mut()
-        {
-            glimpse.size = segments.frame.map(|frame| frame.size);
+        if is_frame(marker) {
+            declared.size = frame_size(body);
         }
-        Ok(())
+        Ok(segments.take(marker, body)?)
     });
     match walk {
         // A whole file may end between two segments: its size is known all the same.
@@ -215,7 +213,7 @@ impl<'a> Segments<'a> {
 }
 
 fn frame(body: &[u8]) -> Result<Frame, Error> {
-    let [bits, h0, h1, w0, w1, layers, components @ ..] = body else {
+    let (Some(size), [bits, _, _, _, _, layers, components @ ..]) = (frame_size(body), body) else {
         return Err(Error::malformed("JPEG frame header is cut short"));
     };
     if *bits != 8 {
@@ -232,13 +230,17 @@ fn frame(body: &[u8]) -> Result<Frame, Error> {
     if components.len() % 3 != 0 {
         return Err(Error::malformed("JPEG frame header is cut short"));
     }
-    Ok(Frame {
-        size: (
-            u32::from(u16::from_be_bytes([*w0, *w1])),
-            u32::from(u16::from_be_bytes([*h0, *h1])),
-        ),
-        mode,
-    })
+    Ok(Frame { size, mode })
+}
+
+fn frame_size(body: &[u8]) -> Option<(u32, u32)> {
+    let &[_, h0, h1, w0, w1, ..] = body else {
+        return None;
+    };
+    Some((
+        u32::from(u16::from_be_bytes([w0, w1])),
+        u32::from(u16::from_be_bytes([h0, h1])),
+    ))
 }
 
 /// The number of pictures of a well-formed MPF index.

@@ -1,8 +1,10 @@
 //! JPEG 2000: the image header box, or the size marker of a bare codestream.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader, isobmff};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::probe::isobmff;
 use crate::reader::{Endian, Parsed, Payload};
 
 const SIGNATURE_BOX_BYTES: usize = 12;
@@ -10,14 +12,26 @@ const SIGNATURE_BOX_BYTES: usize = 12;
 /// Enumerated color space of CMYK.
 const ENUMERATED_CMYK: u32 = 12;
 
-pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     if payload.u8(0)? == 0xFF {
         return codestream(payload);
     }
     let mut budget = Budget::default();
     let start = SIGNATURE_BOX_BYTES;
     let place = isobmff::find(payload, start, *b"jp2h", Format::Jpeg2000, &mut budget)?;
-    let body = place.read(payload)?;
+    match place.read(payload) {
+        Ok(body) => boxes(body, declared, &mut budget),
+        Err(stop) => {
+            // The size is declared first; a color profile behind it may be long.
+            let part = payload.bytes.get(place.body..).unwrap_or_default();
+            let _ = boxes(part, declared, &mut budget);
+            Err(stop)
+        }
+    }
+}
+
+/// The header that the boxes of the header box describe.
+fn boxes(body: &[u8], declared: &mut Declared, budget: &mut Budget) -> Parsed<ImageHeader> {
     let mut header = None;
     for (kind, body) in isobmff::children(body) {
         budget.spend()?;
@@ -27,6 +41,7 @@ pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
                     u32::from_be_bytes([w0, w1, w2, w3]),
                     u32::from_be_bytes([h0, h1, h2, h3]),
                 );
+                declared.size = Some(size);
                 header = Some(of_components(
                     size,
                     u16::from_be_bytes([c0, c1]),

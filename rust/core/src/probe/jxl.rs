@@ -1,8 +1,10 @@
 //! JPEG XL: the size and the orientation in front of the codestream.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader, isobmff};
+use crate::probe::format::Format;
+use crate::probe::header::ImageHeader;
+use crate::probe::isobmff;
 use crate::reader::{Parsed, Payload, Stop};
 
 const SIGNATURE_BOX_BYTES: usize = 12;

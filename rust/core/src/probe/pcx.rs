@@ -2,7 +2,8 @@
 //! file, so its mode is left open.
 
 use crate::error::Error;
-use crate::probe::{Format, ImageHeader};
+use crate::probe::format::Format;
+use crate::probe::header::ImageHeader;
 use crate::reader::{Endian, Parsed, Payload};
 
 pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {

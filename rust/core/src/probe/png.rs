@@ -1,13 +1,14 @@
-//! PNG and APNG: chunks up to the first image data.
+//! PNG and APNG: chunks up to the first image data, and in a whole payload the EXIF and XMP behind.
 //!
-//! Never looks behind the image data: the answer is there before the pixels have arrived.
+//! All but the orientation and the ids is told before the pixels have arrived.
 
+use crate::budget::Budget;
 use crate::error::Error;
 use crate::exif::{self, Block, ExifFacts};
-use crate::limits::Budget;
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
 use crate::probe::png_text::{self, Content, Text};
-use crate::probe::{Format, ImageHeader};
-use crate::reader::{Endian, Glimpse, Parsed, Payload};
+use crate::reader::{Endian, Parsed, Payload};
 
 /// Chunk length and type, and the checksum behind the body.
 const HEAD_BYTES: usize = 8;
@@ -26,30 +27,29 @@ struct Chunks<'a> {
     has_frame_control: bool,
 }
 
-pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let mut budget = Budget::default();
     let mut chunks = Chunks::default();
     let mut at = 8;
-    let is_default_image = loop {
+    let (is_default_image, behind) = loop {
         budget.spend()?;
         let [l0, l1, l2, l3, name @ ..] = payload.array::<HEAD_BYTES>(at)?;
         let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
         at += HEAD_BYTES;
         match &name {
-            b"IDAT" => break !chunks.has_frame_control,
-            b"fdAT" | b"IEND" => break false,
-            _ if !name.iter().all(|c| c.is_ascii_alphanumeric() || *c == b'_') => {
+            b"IDAT" => break (!chunks.has_frame_control, at.saturating_add(length)),
+            b"fdAT" | b"IEND" => break (false, at.saturating_add(length)),
+            _ if !is_name(name) => {
                 return Err(Error::malformed("PNG has a chunk without a name").into());
             }
             _ => {}
         }
+        if name == *b"IHDR" && length >= 8 {
+            let width = payload.u32(at, Endian::Big)?;
+            declared.size = Some((width, payload.u32(at + 4, Endian::Big)?));
+        }
         let body = payload.get(at, length)?;
         chunks.take(name, body)?;
-        if name == *b"IHDR"
-            && let Some(glimpse) = glimpse.as_mut()
-        {
-            glimpse.size = Some(chunks.size);
-        }
         at = at.saturating_add(length).saturating_add(CRC_BYTES);
     };
 
@@ -65,6 +65,10 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
         Some(frames) => frames.saturating_add(u32::from(is_default_image)),
         None => 1,
     });
+    if payload.is_whole {
+        let is_animated = header.is_animated == Some(true);
+        chunks.take_behind(payload, behind.saturating_add(CRC_BYTES), is_animated);
+    }
     let facts = chunks.facts(&mut budget);
     header.set_facts(facts, || chunks.xmp?.xmp_orientation());
     Ok(header)
@@ -89,6 +93,32 @@ impl<'a> Chunks<'a> {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Take the EXIF and XMP behind the pixels of the first frame, where the last counts as well.
+    fn take_behind(&mut self, payload: Payload<'a>, mut at: usize, is_animated: bool) {
+        let mut budget = Budget::default();
+        while budget.try_spend()
+            && let Ok([l0, l1, l2, l3, name @ ..]) = payload.array::<HEAD_BYTES>(at)
+        {
+            let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+            let body = at + HEAD_BYTES;
+            at = body.saturating_add(length).saturating_add(CRC_BYTES);
+            let body = match &name {
+                b"IEND" => return,
+                // Pillow reads no further than to the next frame.
+                b"fcTL" if is_animated => return,
+                b"eXIf" | b"tEXt" | b"zTXt" | b"iTXt" => payload.get(body, length),
+                _ if is_name(name) => continue,
+                _ => return,
+            };
+            let Ok(body) = body else { return };
+            if name == *b"eXIf" {
+                self.exif = Some(body);
+            } else {
+                self.text(name, body);
+            }
         }
     }
 
@@ -154,6 +184,10 @@ impl<'a> Chunks<'a> {
         self.frames = (is_valid && self.frames.is_none()).then_some(frames);
         Ok(())
     }
+}
+
+fn is_name(name: [u8; 4]) -> bool {
+    name.iter().all(|c| c.is_ascii_alphanumeric() || *c == b'_')
 }
 
 fn mode(bits: u8, color: u8) -> Option<&'static str> {

@@ -4,8 +4,9 @@
 
 use std::borrow::Cow;
 
+use crate::budget::Budget;
 use crate::exif::{self, Block, ExifFacts};
-use crate::limits::{Budget, MAX_INFLATED_BYTES};
+use crate::limits::MAX_INFLATED_BYTES;
 use crate::probe::inflate::inflate;
 use crate::xmp;
 

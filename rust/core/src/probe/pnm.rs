@@ -1,14 +1,15 @@
 //! PNM, PAM and PFM: a header of words.
 
+use crate::budget::Budget;
 use crate::error::Error;
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
 use crate::reader::{Parsed, Payload, Stop};
 
 /// Digits of the longest number.
 const MAX_WORD_BYTES: usize = 10;
 
-pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let kind = payload.u8(1)?;
     let mut words = Words {
         payload,
@@ -16,10 +17,11 @@ pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {
         budget: Budget::default(),
     };
     if kind == b'7' {
-        return words.arbitrary_map();
+        return words.arbitrary_map(declared);
     }
     let width = words.number()?;
     let height = words.number()?;
+    declared.size = Some((width, height));
     let mut header = ImageHeader::new(Format::Pnm, (width, height));
     let (mode, bits) = match kind {
         b'1' | b'4' => ("1", 1),
@@ -102,7 +104,7 @@ impl<'a> Words<'a> {
     }
 
     /// PAM: named fields in any order.
-    fn arbitrary_map(&mut self) -> Parsed<ImageHeader> {
+    fn arbitrary_map(&mut self, declared: &mut Declared) -> Parsed<ImageHeader> {
         let (mut width, mut height, mut depth_of, mut maximum) = (0, 0, 0, 0);
         let mut has_alpha = None;
         loop {
@@ -115,6 +117,7 @@ impl<'a> Words<'a> {
                 b"ENDHDR" => break,
                 _ => return Err(Error::malformed("PAM header has an unknown field").into()),
             }
+            declared.size = Some((width, height));
         }
         let mut header = ImageHeader::new(Format::Pnm, (width, height));
         header.bits = Some(depth(maximum));

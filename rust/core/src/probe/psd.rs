@@ -1,6 +1,7 @@
 //! PSD and PSB: fixed fields.
 
-use crate::probe::{Format, ImageHeader};
+use crate::probe::format::Format;
+use crate::probe::header::ImageHeader;
 use crate::reader::{Endian, Parsed, Payload};
 
 pub(super) fn parse(payload: Payload<'_>) -> Parsed<ImageHeader> {

@@ -4,11 +4,10 @@
 //! A prefix is told only when no longer payload with the same beginning would be told otherwise.
 
 use crate::error::Error;
-use crate::probe::{Format, isobmff, unserved};
+use crate::probe::format::Format;
+use crate::probe::isobmff;
+use crate::probe::unserved::{self, LONGEST_MAGIC};
 use crate::reader::{Endian, Parsed, Payload, Stop};
-
-/// The longest beginning that a format is told by.
-pub(super) const LONGEST_MAGIC: usize = 44;
 
 /// How far an XML document is searched for its root element.
 const XML_BYTES: usize = 4096;

@@ -3,11 +3,13 @@
 //! The stored size of a TIFF with an orientation of 5 to 8 is reported turned, because that is
 //! how it is decoded; it must never be turned again.
 
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::exif::{Block, Collector, Directory, End, Entry};
-use crate::limits::{Budget, MAX_PAGES};
-use crate::probe::{Format, ImageHeader};
-use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::limits::MAX_PAGES;
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::reader::{Endian, Parsed, Payload, Stop};
 use crate::xmp;
 
 const WIDTH: u16 = 256;
@@ -63,7 +65,7 @@ struct Tags {
     xmp: Option<Entry>,
 }
 
-pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let mut budget = Budget::default();
     let block = Block::new(payload.bytes);
     payload.get(0, 8)?;
@@ -78,11 +80,7 @@ pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Pars
     let end = directory.visit(first, &mut budget, |entry| {
         collector.take(&directory, entry);
         tags.take(&directory, entry);
-        if let (Some(glimpse), Some(width), Some(height)) =
-            (glimpse.as_mut(), tags.width, tags.height)
-        {
-            glimpse.size = u32::try_from(width).ok().zip(u32::try_from(height).ok());
-        }
+        declared.size = tags.size().ok();
     });
     arrived(payload, end)?;
     let end_of_ids = collector.visit_exif(&directory, &mut budget);

@@ -1,6 +1,7 @@
 //! Names for what is recognized but not read, so that a refusal can say what it was.
 
-use crate::probe::sniff::LONGEST_MAGIC;
+/// The longest beginning that a format is told by.
+pub(super) const LONGEST_MAGIC: usize = 44;
 
 /// Where a magic lies, the magic, and whose it is; the first that is there counts.
 const MAGICS: &[(usize, &[u8], &str)] = &[

@@ -1,10 +1,11 @@
 //! WebP: RIFF chunks, as far as the flags of the first one promise something.
 
+use crate::budget::Budget;
 use crate::error::Error;
 use crate::exif::{self, Block, ExifFacts};
-use crate::limits::Budget;
-use crate::probe::{Format, ImageHeader};
-use crate::reader::{Endian, Glimpse, Parsed, Payload, Stop};
+use crate::probe::format::Format;
+use crate::probe::header::{Declared, ImageHeader};
+use crate::reader::{Endian, Parsed, Payload, Stop};
 use crate::xmp;
 
 const ANIMATION: u8 = 0x02;
@@ -15,13 +16,13 @@ const ALPHA: u8 = 0x10;
 const RIFF_HEAD_BYTES: usize = 12;
 const CHUNK_HEAD_BYTES: usize = 8;
 
-pub(super) fn parse(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+pub(super) fn parse(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let kind = payload.array::<4>(RIFF_HEAD_BYTES)?;
     let body = RIFF_HEAD_BYTES + CHUNK_HEAD_BYTES;
     let (size, has_alpha) = match &kind {
         b"VP8 " => (lossy_size(payload, body)?, false),
         b"VP8L" => lossless_size(payload, body)?,
-        b"VP8X" => return extended(payload, glimpse),
+        b"VP8X" => return extended(payload, declared),
         _ => return Err(Error::malformed("WebP begins with an unknown chunk").into()),
     };
     let mut header = header(size, has_alpha);
@@ -70,16 +71,14 @@ struct Chunks<'a> {
     xmp: Option<&'a [u8]>,
 }
 
-fn extended(payload: Payload<'_>, glimpse: &mut Option<Glimpse>) -> Parsed<ImageHeader> {
+fn extended(payload: Payload<'_>, declared: &mut Declared) -> Parsed<ImageHeader> {
     let [flags, _, _, _, w0, w1, w2, h0, h1, h2] =
         payload.array::<10>(RIFF_HEAD_BYTES + CHUNK_HEAD_BYTES)?;
     let size = (
         u32::from_le_bytes([w0, w1, w2, 0]) + 1,
         u32::from_le_bytes([h0, h1, h2, 0]) + 1,
     );
-    if let Some(glimpse) = glimpse.as_mut() {
-        glimpse.size = Some(size);
-    }
+    declared.size = Some(size);
     let mut chunks = Chunks::default();
     match chunks.walk(payload, flags) {
         Err(Stop::More(_)) if payload.is_whole => {}

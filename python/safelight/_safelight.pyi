@@ -131,6 +131,7 @@ class Blake3:
 
 @final
 class Job(Generic[_T_co]):
+    def __new__(cls, function: Callable[[], _T_co]) -> Self: ...
     def result(self, timeout: float | None = None) -> _T_co: ...
     def exception(self, timeout: float | None = None) -> BaseException | None: ...
     def cancel(self) -> bool: ...
@@ -158,6 +159,10 @@ class Pool:
     def submit_batch(
         self, callables: Iterable[Callable[[], _T] | Job[_T]], *, background: bool = False
     ) -> list[Job[_T]]: ...
+    def offer(self, jobs: Sequence[Job[Any]]) -> int: ...
+    def notify_room(
+        self, event_loop: AbstractEventLoop, mailbox: Mailbox, future: Future[None]
+    ) -> None: ...
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
     def _stats(self) -> dict[str, int]: ...
 
@@ -219,16 +224,9 @@ class Cache:
         compute: Callable[[], tuple[Any, int]],
         predicted_nbytes: int,
         background: bool,
-        event_loop: AbstractEventLoop,
-        mailbox: Mailbox,
-        future: Future[None],
-    ) -> Any: ...
+    ) -> tuple[Job[Any] | None, Any]: ...
+    def _leave(self, job: Job[Any]) -> None: ...
     def _stats(self) -> dict[str, int]: ...
-
-@final
-class Ticket:
-    def result(self, again: Any) -> Any: ...
-    def leave(self) -> None: ...
 
 # --- pixels ---
 
@@ -256,28 +254,28 @@ class Pixels:
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[Any, Any]: ...
 
 @final
-class Claim:
-    """The right to decode one ref, which one has at a time, until one of them has done it."""
+class DecodeRequest:
+    """What to decode an image to; frozen."""
 
-    def __new__(cls) -> Self: ...
-    def run(self, decode: Callable[[], object]) -> None:
-        """Call `decode` with the claim as soon as it is free; do nothing if it is done by then.
+    def __new__(
+        cls,
+        mode: str | None = "RGB",
+        background: tuple[int, int, int] | None = (255, 255, 255),
+        max_pixels: int = 178_956_970,
+        orientation: int = 1,
+        scale: int = 1,
+    ) -> Self: ...
 
-        If `decode` raises, others may try.
-        """
-
+def decode_image(data: bytes | bytearray, request: DecodeRequest) -> Pixels | None: ...
 def check_jpeg_scans(data: bytes | bytearray) -> None: ...
-def decode_job(
-    data: bytes | bytearray,
-    form: tuple[str | None, tuple[int, int, int] | None, int, int, int],
-    claim: Claim,
-    finish: Callable[[Pixels | None, bool], _T],
-) -> Job[_T] | None: ...
-def decode_image(
-    data: bytes | bytearray,
-    mode: str | None = ...,
-    background: tuple[int, int, int] | None = ...,
-    max_pixels: int = ...,
-    orientation: int = 1,
-    scale: int = 1,
-) -> Pixels | None: ...
+
+# --- ref ---
+
+@final
+class Deferred(Generic[_T_co]):
+    """A decode that has not succeeded yet, shared by the forks of a ref."""
+
+    def __new__(cls, decoder: Callable[[], _T_co], memo: object, key: bytes) -> Self: ...
+    def decode(self) -> _T_co: ...
+    def job(self, hook: Callable[[], _T_co]) -> Job[_T_co]: ...
+    def __class_getitem__(cls, _item: Any) -> type[Self]: ...

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from safelight._safelight import DecodeRequest, Pixels
 from safelight import decodes
+from safelight._safelight import DecodeRequest, Pixels
 from safelight.budget import DecodedBudget
 from safelight.cache import MediaCache
 from safelight.decodes import (

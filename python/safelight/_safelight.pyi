@@ -261,7 +261,7 @@ class DecodeRequest:
         cls,
         mode: str | None = "RGB",
         background: tuple[int, int, int] | None = (255, 255, 255),
-        max_pixels: int = 178_956_970,
+        max_pixels: int = ...,
         orientation: int = 1,
         scale: int = 1,
     ) -> Self: ...

@@ -96,8 +96,7 @@ def submit_media_decodes(
         jobs = []
     wanted: list[tuple[ItemPlace, MediaRefLike]] = []
     try:
-        for item in _undecoded(items):
-            wanted.append(item)
+        wanted.extend(_undecoded(items))
     finally:
         # Also where `items` itself failed half way.
         if isinstance(executor, Pool):

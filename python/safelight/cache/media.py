@@ -112,8 +112,7 @@ class MediaCache(Cache):
                 raise
             # Work that gave way before it began is asked for again.
             if not job.cancelled():
-                value = job.result()
-                return value
+                return job.result()  # type: ignore[no-any-return]
 
     def stats(self) -> CacheStats:
         """Return the counters at this moment."""

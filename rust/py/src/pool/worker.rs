@@ -187,17 +187,21 @@ static PREPARED: PyOnceLock<Prepared> = PyOnceLock::new();
 /// A worker that imported it could be in the midst of that at a fork, and the child would wait for
 /// ever for an import, or a cell, that no thread of its own completes.
 pub(super) fn prepare(py: Python<'_>) -> PyResult<&'static Prepared> {
-    PREPARED.get_or_try_init(py, || {
-        py.import("copy")?;
-        PyResult::Ok(Prepared {
-            modules: py.import("sys")?.getattr("modules")?.unbind(),
-            limit: py
-                .import("safelight.openmp")?
-                .getattr("limit_nested_threads")?
-                .unbind(),
-            copy_context: py.import("contextvars")?.getattr("copy_context")?.unbind(),
-        })
-    })
+    if let Some(prepared) = PREPARED.get(py) {
+        return Ok(prepared);
+    }
+    let attribute = |module: &str, name: &str| -> PyResult<Py<PyAny>> {
+        Ok(py.import(module)?.getattr(name)?.unbind())
+    };
+    // For copies of exceptions.
+    py.import("copy")?;
+    let prepared = Prepared {
+        modules: attribute("sys", "modules")?,
+        limit: attribute("safelight.openmp", "limit_nested_threads")?,
+        copy_context: attribute("contextvars", "copy_context")?,
+    };
+    // Made before, not while the cell is initialized: a fork then would leave it locked.
+    Ok(PREPARED.get_or_init(py, || prepared))
 }
 
 /// A copy of the context variables of whoever submitted work.

@@ -11,9 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-# Loaded before the first worker starts, which calls it: a fork amid a worker's import would leave
-# the module locked in the child.
-import safelight.openmp  # noqa: F401
 from safelight._safelight import Job, Mailbox, Pool, Watch, available_cores, is_worker, media_pool
 
 __all__ = ["MediaPool", "PoolStats", "mailbox_of", "media_pool", "wait_for_room_async"]

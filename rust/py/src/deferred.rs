@@ -245,7 +245,7 @@ fn native(decoder: &Bound<'_, PyAny>) -> PyResult<Option<(PyBackedBytes, Request
     if request.is_none() {
         return Ok(None);
     }
-    let request = request.cast_into::<PyDecodeRequest>()?.get().0.clone();
+    let request = request.cast_into::<PyDecodeRequest>()?.get().0;
     Ok(Some((
         decoder.getattr(intern!(py, "data"))?.extract()?,
         request,

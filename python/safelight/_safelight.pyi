@@ -259,8 +259,8 @@ class DecodeRequest:
 
     def __new__(
         cls,
-        mode: str | None = "RGB",
-        background: tuple[int, int, int] | None = (255, 255, 255),
+        mode: str | None = ...,
+        background: tuple[int, int, int] | None = ...,
         max_pixels: int = ...,
         orientation: int = 1,
         scale: int = 1,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from safelight._safelight import Pixels, decode_image
+from safelight._safelight import DecodeRequest, Pixels, decode_image
 
 WHITE = (255, 255, 255)
 # An orientation that swaps the sides, and the transposition that undoes it.
@@ -82,7 +82,7 @@ def digest(pixels: Pixels) -> str:
 
 
 def native(data: bytes, mode: str | None, *options: Any, orientation: int = 1) -> Pixels:
-    pixels = decode_image(data, mode, *(options or (None,)), 0, orientation)
+    pixels = decode_image(data, DecodeRequest(mode, *(options or (None,)), 0, orientation))
     assert pixels is not None
     return pixels
 
@@ -93,7 +93,7 @@ def assert_as_pillow(data: bytes, *, is_served: bool | None = None) -> bool:
     A declined file is no difference, because Pillow then decodes it; `is_served` says that it
     must, or must not, be declined.
     """
-    pixels = decode_image(data, None, None, 0)
+    pixels = decode_image(data, DecodeRequest(None, None, 0))
     if is_served is not None:
         assert (pixels is not None) == is_served
     if pixels is None:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from safelight._safelight import Claim, Job, decode_job
+from safelight import decodes
+from safelight._safelight import DecodeRequest, Pixels
 from safelight.budget import DecodedBudget
-from safelight.decodes import collect_media_decodes, submit_media_decodes
-from safelight.errors import DecodeError, LimitError, UnsupportedMediaError
+from safelight.cache import MediaCache
+from safelight.decodes import (
+    MediaDecodeJob,
+    collect_media_decodes,
+    submit_media_decodes,
+    submit_media_decodes_async,
+    try_submit_media_decodes,
+)
+from safelight.errors import DecodeError, LimitError, ReleasedError, UnsupportedMediaError
 from safelight.media import ImageMediaIO
 from safelight.pool import MediaPool
-from safelight.ref import MediaRef, StagedDecoder
+from safelight.ref import MediaRef
 
 TIMEOUT = 30
 
@@ -53,20 +65,34 @@ def busy(pool: MediaPool) -> Iterator[Callable[[], None]]:
     gate.set()
 
 
-def calls_of(ref: MediaRef[Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that grows with each decode of an image in the caller's place."""
-    from safelight.media import raster
+class Native:
+    """A decoder that native code serves, which counts what is made and waits for `gate`."""
 
-    calls: list[int] = []
-    decode = raster.decode_image
+    scope = object()
 
-    def counting(*args: Any) -> Any:
-        calls.append(1)
-        return decode(*args)
+    def __init__(self, data: bytes, *, fails: BaseException | None = None) -> None:
+        self.data = data
+        self.fails = fails
+        self.made = 0
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
 
-    monkeypatch.setattr(raster, "decode_image", counting)
-    assert not ref.is_decoded
-    return calls
+    def __call__(self) -> Any:
+        raise AssertionError("native code serves it")
+
+    def native_request(self) -> DecodeRequest | None:
+        return DecodeRequest("RGB")
+
+    def finish(self, pixels: Pixels | None) -> Any:
+        self.made += 1
+        self.begun.set()
+        assert self.gate.wait(TIMEOUT)
+        if self.fails is not None:
+            raise self.fails
+        return np.asarray(pixels)
+
+    def adopt(self, media: Any) -> Any:
+        return media.copy()
 
 
 @pytest.mark.parametrize("output", ["pil", "numpy"])
@@ -80,7 +106,6 @@ def test_job_makes_what_decode_makes(
     data = encode(image_format, mode=mode)
     media_io = ImageMediaIO(output=output)
     refs = [media_io.load_bytes_ref(data) for _ in range(3)]
-    assert all(type(ref.decode_job()).__name__ == "Job" for ref in refs[:1])
     media = collect_media_decodes(submit_media_decodes(refs[1:], pool))
     expected = np.asarray(media_io.load_bytes(data))
     for ref, made in zip(refs[1:], media, strict=True):
@@ -96,16 +121,26 @@ def test_what_native_code_declines_is_decoded_all_the_same(pool: MediaPool) -> N
     assert np.array_equal(media, ImageMediaIO(output="numpy", decoder="pillow").load_bytes(data))
 
 
-def test_ways_without_a_job() -> None:
+@pytest.mark.parametrize("way", ["callable", "pillow", "mode", "map", "released", "decoded"])
+def test_every_ref_has_a_job(pool: MediaPool, way: str) -> None:
     data = encode()
-    assert MediaRef(lambda: 1, b"").decode_job() is None
-    assert ImageMediaIO(decoder="pillow").load_bytes_ref(data).decode_job() is None
-    assert ImageMediaIO("CMYK").load_bytes_ref(data).decode_job() is None
-    ref = ImageMediaIO().load_bytes_ref(data)
-    assert ref.map(lambda image: image).decode_job() is None
-    assert ref.decode_job() is not None
-    ref.release()
-    assert ref.decode_job() is None
+    media_io = ImageMediaIO(
+        "CMYK" if way == "mode" else "RGB", decoder="pillow" if way == "pillow" else "native"
+    )
+    ref: MediaRef[Any] = media_io.load_bytes_ref(data)
+    if way == "callable":
+        ref = MediaRef(lambda: 1, b"")
+    if way == "map":
+        ref = ref.map(lambda image: image.size)
+    if way == "released":
+        ref.release()
+    if way == "decoded":
+        ref.decode()
+    (job,) = pool.submit_batch([ref.decode_job()])
+    if way == "released":
+        assert isinstance(job.exception(TIMEOUT), ReleasedError)
+    else:
+        assert job.result(TIMEOUT) is ref.decode()
 
 
 def test_refusals_are_those_of_decode(pool: MediaPool) -> None:
@@ -134,15 +169,15 @@ def test_refusals_are_those_of_decode(pool: MediaPool) -> None:
 
 
 def test_thread_does_not_wait_for_a_job_that_has_not_begun(
-    pool: MediaPool, busy: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    pool: MediaPool, busy: Callable[[], None]
 ) -> None:
-    ref = ImageMediaIO().load_bytes_ref(encode())
+    decoder = Native(encode())
+    ref: MediaRef[Any] = MediaRef(decoder, decoder.data)
     (job,) = submit_media_decodes([ref], pool)
-    calls = calls_of(ref, monkeypatch)
     media = ref.fork().decode()
     busy()
     assert job.future.result(TIMEOUT) is media
-    assert calls == [1]
+    assert decoder.made == 1
 
 
 def test_job_on_the_only_thread_decodes_what_is_queued_behind_it(
@@ -228,7 +263,8 @@ def test_time_attached_is_counted(pool: MediaPool) -> None:
 def test_decode_that_finds_the_queue_full_leaves_the_interpreter_to_others() -> None:
     pool = MediaPool(1, max_queue=1)
     data = encode("PNG", side=3000, mode="RGB", compress_level=1)
-    refs = [ImageMediaIO(output="numpy").load_bytes_ref(data) for _ in range(4)]
+    # With something behind the image, so that no two are equal.
+    refs = [ImageMediaIO(output="numpy").load_bytes_ref(data + bytes([n])) for n in range(4)]
     before = pool.stats().attached_ns
     begun = time.perf_counter_ns()
     jobs = pool.submit(submit_media_decodes, refs, pool).result(TIMEOUT)
@@ -252,26 +288,53 @@ def test_withdrawn_decode_gives_its_budget_back(pool: MediaPool, busy: Callable[
     assert budget.used_bytes == 40 * 40 * 4
 
 
-def test_subclass_that_decodes_in_its_own_way_is_asked(pool: MediaPool) -> None:
-    class Sized(MediaRef[Any]):
-        def decode(self) -> Any:
-            return super().decode().size
+class Sized(MediaRef[Any]):
+    """A ref whose decode says the size, or that there is none."""
 
-    whole = ImageMediaIO().load_bytes_ref(encode())
-    ref = Sized(whole._deferred._decoder, whole.data)  # type: ignore[union-attr, arg-type]
-    assert collect_media_decodes(submit_media_decodes([ref], pool)) == [(40, 40)]
+    def decode(self) -> Any:
+        try:
+            return super().decode().shape
+        except DecodeError:
+            return None
 
 
-class Asking(StagedDecoder):
-    """A decoder whose job is declined, and which then asks for its own media."""
+@pytest.mark.parametrize("way", ["itself", "fork", "twice", "map", "native", "patched", "fails"])
+def test_what_overrides_decode_is_asked(
+    pool: MediaPool, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    decoder = Native(encode(), fails=DecodeError("no") if way == "fails" else None)
+    ref: MediaRef[Any] = Sized(decoder, decoder.data)
+    expected: Any = (40, 40, 3)
+    if way == "fork":
+        ref = ref.fork()
+        assert type(ref) is Sized
+    if way == "map":
+        ref, expected = ref.map(len), 3
+    if way == "patched":
+        ref, expected = MediaRef(decoder, decoder.data), "patched"
+        monkeypatch.setattr(MediaRef, "decode", lambda self: "patched")
+    if way == "fails":
+        expected = None
+    refs = [ref, ref.fork()] if way == "twice" else [ref]
+    assert collect_media_decodes(submit_media_decodes(refs, pool)) == [expected] * len(refs)
+    assert decoder.made == 1
+
+
+class Asking:
+    """A decoder that native code declines, and which then asks for its own media."""
 
     ref: MediaRef[Any]
+    data = b"no image"
 
     def __call__(self) -> Any:
         return self.ref.decode()
 
-    def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
-        return decode_job(b"no image", ("RGB", None, 1, 1, 1), claim, finish)
+    def native_request(self) -> DecodeRequest:
+        return DecodeRequest()
+
+    def finish(self, pixels: Pixels | None) -> Any:
+        assert pixels is None
+        return self()
 
 
 @pytest.mark.timeout(30)
@@ -279,4 +342,215 @@ def test_job_whose_decoder_asks_for_its_own_media_is_refused(pool: MediaPool) ->
     decoder = Asking()
     decoder.ref = MediaRef(decoder, b"")
     (job,) = submit_media_decodes([decoder.ref], pool)
-    assert isinstance(job.future.exception(TIMEOUT), RuntimeError)
+    error = job.future.exception(TIMEOUT)
+    assert isinstance(error, RuntimeError)
+    assert "its own" in str(error)
+
+
+# --- equal refs ---
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("leaver", [False, True])
+def test_equal_refs_share_a_decode_under_way_and_copy_what_it_makes(leaver: bool) -> None:
+    pool = MediaPool(2)
+    data = encode()
+    decoders = [Native(data) for _ in range(6)]
+    refs = [MediaRef(decoder, data) for decoder in decoders]
+    decoders[0].gate.clear()
+    (first,) = submit_media_decodes(refs[:1], pool)
+    assert decoders[0].begun.wait(TIMEOUT)
+    jobs = submit_media_decodes([*refs[1:4], refs[1].fork()], pool)
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(ref.decode) for ref in refs[4:]]
+        # Both threads of the pool are free for others meanwhile, but for the one that decodes.
+        assert pool.submit(lambda: "free").result(TIMEOUT) == "free"
+        if leaver:
+            assert jobs[0].future.cancel()
+            assert jobs[0].future.cancelled()
+            first.future.cancel()
+        while pool.stats().queued or len(asked) < 2:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        decoders[0].gate.set()
+        media = [future.result(TIMEOUT) for future in asked]
+    media += [job.future.result(TIMEOUT) for job in jobs[leaver:]]
+    media.append(refs[0].decode())
+    assert [decoder.made for decoder in decoders] == [1, 0, 0, 0, 0, 0]
+    # Forks share, equal refs do not: what one writes, no other sees.
+    assert len({id(each) for each in media}) == 6
+    expected = media[-1].copy()
+    for each in media:
+        each[:] = 0
+        others = [other for other in media if other is not each and other.any()]
+        assert all(np.array_equal(other, expected) for other in others)
+    pool.shutdown()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("output", ["pil", "numpy", "torch"])
+def test_images_of_equal_refs_are_decoded_together_and_apart(output: Any) -> None:
+    if output == "torch":
+        pytest.importorskip("torch")
+    pool = MediaPool(2)
+    data = encode(side=700)
+    expected = np.asarray(ImageMediaIO(output="numpy").load_bytes(data))
+    for _ in range(10):
+        refs = [ImageMediaIO(output=output).load_bytes_ref(data) for _ in range(4)]
+        media = collect_media_decodes(submit_media_decodes(refs, pool))
+        assert len({id(each) for each in media}) == 4
+        assert all(np.array_equal(np.asarray(each), expected) for each in media)
+    pool.shutdown()
+
+
+@pytest.mark.timeout(60)
+def test_failure_of_the_bytes_reaches_equal_refs_and_a_limit_does_not(
+    pool: MediaPool, busy: Callable[[], None]
+) -> None:
+    data = encode()
+    failing = [Native(b"x", fails=DecodeError("damaged")) for _ in range(2)]
+    limited, free = Native(data, fails=LimitError("over")), Native(data)
+    refs = [MediaRef(decoder, decoder.data) for decoder in (*failing, limited)]
+    # What the other is refused for is not asked of this one, which is called as a whole.
+    free.__class__ = type("Whole", (Native,), {"__call__": lambda self: "whole"})
+    jobs = submit_media_decodes([*refs, MediaRef(free, data)], pool)
+    busy()
+    errors = [job.future.exception(TIMEOUT) for job in jobs[:3]]
+    assert [type(error) for error in errors] == [DecodeError, DecodeError, LimitError]
+    assert errors[0] is not errors[1]
+    assert jobs[3].future.result(TIMEOUT) == "whole"
+    assert [decoder.made for decoder in failing] == [1, 0]
+
+
+def test_own_limit_holds_whatever_an_equal_ref_has_under_way(
+    pool: MediaPool, busy: Callable[[], None]
+) -> None:
+    data = encode()
+    budget = DecodedBudget(40 * 40 * 4)
+    poor = ImageMediaIO(decoded_budget=budget).load_bytes_ref(data)
+    poor.refund()
+    budget.charge(40)
+    jobs = submit_media_decodes([ImageMediaIO().load_bytes_ref(data), poor], pool)
+    busy()
+    assert jobs[0].future.result(TIMEOUT).size == (40, 40)
+    assert isinstance(jobs[1].future.exception(TIMEOUT), LimitError)
+
+
+# --- leaving ---
+
+
+def test_job_that_leaves_takes_nothing_from_those_who_stay(
+    pool: MediaPool, busy: Callable[[], None]
+) -> None:
+    decoder = Native(encode())
+    ref: MediaRef[Any] = MediaRef(decoder, decoder.data)
+    leaves, stays = submit_media_decodes([ref, ref.fork()], pool)
+    assert leaves.future.cancel()
+    assert leaves.future.cancelled()
+    busy()
+    assert stays.future.result(TIMEOUT) is ref.decode()
+    assert decoder.made == 1
+
+
+def test_last_to_leave_withdraws_and_who_comes_later_decodes(
+    pool: MediaPool, busy: Callable[[], None]
+) -> None:
+    decoder = Native(encode())
+    ref: MediaRef[Any] = MediaRef(decoder, decoder.data)
+    jobs = submit_media_decodes([ref, ref.fork()], pool)
+    assert all(job.future.cancel() for job in jobs)
+    (late,) = submit_media_decodes([ref], pool)
+    busy()
+    assert late.future.result(TIMEOUT) is ref.decode()
+    assert decoder.made == 1
+
+
+# --- room ---
+
+
+@pytest.mark.timeout(60)
+def test_trying_to_submit_queues_what_has_room_and_gives_back_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = MediaPool(1, max_queue=2)
+    monkeypatch.setattr(decodes, "media_pool", lambda: pool)
+    gate, begun = threading.Event(), threading.Event()
+    pool.submit(lambda: (begun.set(), gate.wait(TIMEOUT)))
+    assert begun.wait(TIMEOUT)
+    refs = [MediaRef(lambda number=number: number, b"") for number in range(7)]
+    jobs: list[MediaDecodeJob] = []
+    rest = try_submit_media_decodes([("image", 9 - n, ref) for n, ref in enumerate(refs)], jobs)
+    assert [(job.modality, job.original_index) for job in jobs] == [("image", 9), ("image", 8)]
+    assert [item[1] for item in rest] == [7, 6, 5, 4, 3]  # type: ignore[index]
+
+    async def main() -> None:
+        submitting = asyncio.create_task(submit_media_decodes_async(rest, jobs))
+        ticks = 0
+        while ticks < 20:
+            await asyncio.sleep(0.001)
+            ticks += 1
+        assert not submitting.done()
+        gate.set()
+        await asyncio.wait_for(submitting, TIMEOUT)
+
+    asyncio.run(main())
+    assert collect_media_decodes(jobs) == list(range(7))
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        try_submit_media_decodes([MediaRef(lambda: 1, b"")], jobs)
+    assert len(jobs) == 7 or jobs[-1].future.cancelled()
+
+
+@pytest.mark.timeout(60)
+def test_interrupted_submission_keeps_what_runs_and_withdraws_the_rest() -> None:
+    pool = MediaPool(1, max_queue=1)
+    running = Native(encode())
+    running.gate.clear()
+    refs = [MediaRef(running, running.data)]
+    refs += [MediaRef(lambda: "never", b"") for _ in range(5)]
+    jobs: list[MediaDecodeJob] = []
+
+    def interrupt() -> None:
+        assert running.begun.wait(TIMEOUT)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        submit_media_decodes(refs, pool, jobs)
+    interrupter.join(TIMEOUT)
+    assert [job.future.cancelled() for job in jobs] == [False] + [True] * 5
+    running.gate.set()
+    assert jobs[0].future.result(TIMEOUT) is refs[0].decode()
+    pool.shutdown()
+
+
+# --- whose fault ---
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [MemoryError(), RuntimeError("r"), ReleasedError("r"), TypeError("t"), AttributeError("a")],
+    ids=lambda error: type(error).__name__,
+)
+def test_fault_of_the_server_is_raised_as_it_is(pool: MediaPool, cause: Exception) -> None:
+    def fail() -> Any:
+        raise cause
+
+    jobs = submit_media_decodes([MediaRef(fail, b"")], pool)
+    with pytest.raises(type(cause)) as caught:
+        collect_media_decodes(jobs)
+    assert type(caught.value) is type(cause)
+    assert caught.value.__cause__ is cause
+
+
+def test_job_sees_the_context_of_whoever_submitted_it(pool: MediaPool) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="none")
+    token = variable.set("ours")
+    jobs = [pool.submit(variable.get), *pool.submit_batch([variable.get])]
+    jobs += [job.future for job in submit_media_decodes([MediaRef(variable.get, b"")], pool)]  # type: ignore[misc]
+    cached = MediaCache(10, pool=pool).get_or_compute(b"k", lambda: (variable.get(), 1))
+    variable.reset(token)
+    assert [job.result(TIMEOUT) for job in jobs] == ["ours"] * 3
+    assert cached == "ours"

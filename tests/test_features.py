@@ -12,7 +12,7 @@ from PIL import Image
 import safelight
 from command import run
 from pixels_reference import encode
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 
 LIBRARIES = ["libjpeg-turbo", "libwebp", "libdeflate"]
 
@@ -38,7 +38,7 @@ def test_a_library_has_a_version_where_it_is_built_in() -> None:
         assert features[name] is None or re.fullmatch(r"\d+(\.\d+)+", features[name])
     assert features["libwebp"] is not None
     assert features["libdeflate"] is not None
-    is_served = decode_image(encode(Image.new("L", (1, 1)), "JPEG")) is not None
+    is_served = decode_image(encode(Image.new("L", (1, 1)), "JPEG"), DecodeRequest()) is not None
     assert (features["libjpeg-turbo"] is not None) == is_served
 
 

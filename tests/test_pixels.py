@@ -21,7 +21,7 @@ from pixels_reference import (
     pixel_bytes,
     upright,
 )
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 from safelight.errors import LimitError
 
 # Formats of the corpus that native code serves, and how many files of each it has to accept, so
@@ -75,22 +75,22 @@ def test_sixteen_bit_gray_is_an_array_of_sixteen_bits() -> None:
 
 def test_more_pixels_than_allowed_is_a_limit_error() -> None:
     data = encode(Image.new("RGB", (20, 10)), "PNG")
-    assert decode_image(data, "RGB", WHITE, 200) is not None
+    assert decode_image(data, DecodeRequest("RGB", WHITE, 200)) is not None
     with pytest.raises(LimitError) as caught:
-        decode_image(data, "RGB", WHITE, 199)
+        decode_image(data, DecodeRequest("RGB", WHITE, 199))
     assert (caught.value.limit, caught.value.actual) == (199, 200)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"%!PS-Adobe", b"BM"])
 def test_what_is_not_served_is_left_to_pillow(data: bytes) -> None:
-    assert decode_image(data) is None
+    assert decode_image(data, DecodeRequest()) is None
 
 
 def test_modes_and_orientations_that_do_not_exist() -> None:
-    data = encode(Image.new("RGB", (2, 2)), "PNG")
-    assert decode_image(data, "CMYK") is None
+    with pytest.raises(ValueError, match="mode"):
+        DecodeRequest("CMYK")
     with pytest.raises(ValueError, match="orientation"):
-        decode_image(data, "RGB", WHITE, 0, 9)
+        DecodeRequest("RGB", WHITE, 0, 9)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -150,7 +150,7 @@ def test_many_threads_give_the_same_pixels_and_keep_no_memory() -> None:
     def decode(count: int) -> set[tuple[int, str]]:
         digests = set()
         for index in range(count):
-            pixels = decode_image(files[index % len(files)])
+            pixels = decode_image(files[index % len(files)], DecodeRequest())
             digests.add((index % len(files), digest(pixels) if pixels else ""))
         return digests
 

@@ -14,10 +14,10 @@ from PIL import Image
 from jpeg_writer import segment
 from pixels_reference import assert_as_pillow, encode, open_with_pillow, pixel_bytes
 from safelight import ImageMediaIO, LimitError
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 
 pytestmark = pytest.mark.skipif(
-    decode_image(encode(Image.new("RGB", (1, 1)), "JPEG")) is None,
+    decode_image(encode(Image.new("RGB", (1, 1)), "JPEG"), DecodeRequest()) is None,
     reason="built without the feature jpeg",
 )
 
@@ -101,11 +101,11 @@ def test_scales_as_pillow_drafts(subsampling: str, scale: int) -> None:
         options = {"quality": 30 + width, "progressive": width % 3 == 0}
         data = encode(picture(size), "JPEG", subsampling=subsampling, **options)
         expected = drafted(data, scale)
-        pixels = decode_image(data, "RGB", None, 0, 1, scale)
+        pixels = decode_image(data, DecodeRequest("RGB", None, 0, 1, scale))
         assert pixels is not None
         assert pixels.size == expected.size
         assert pixel_bytes(pixels) == expected.tobytes()
-        turned = decode_image(data, "RGB", None, 0, 6, scale)
+        turned = decode_image(data, DecodeRequest("RGB", None, 0, 6, scale))
         assert turned is not None
         assert pixel_bytes(turned) == expected.transpose(Image.Transpose.ROTATE_270).tobytes()
 
@@ -114,7 +114,7 @@ def test_scales_as_pillow_drafts(subsampling: str, scale: int) -> None:
 def test_scales_of_other_modes(mode: str) -> None:
     data = encode(picture((53, 38), mode), "JPEG", restart_marker_rows=1)
     for scale in (1, 2, 4, 8):
-        pixels = decode_image(data, "RGB", None, 0, 1, scale)
+        pixels = decode_image(data, DecodeRequest("RGB", None, 0, 1, scale))
         assert pixels is not None
         assert pixel_bytes(pixels) == drafted(data, scale).tobytes()
 
@@ -122,7 +122,7 @@ def test_scales_of_other_modes(mode: str) -> None:
 def test_scales_that_do_not_exist() -> None:
     for scale in (0, 3, 16):
         with pytest.raises(ValueError, match="scale"):
-            decode_image(encode(picture((8, 8)), "JPEG"), scale=scale)
+            decode_image(encode(picture((8, 8)), "JPEG"), DecodeRequest(scale=scale))
 
 
 @pytest.mark.parametrize("factors", [0x11, 0x12, 0x21, 0x22, 0x41, 0x14, 0x31, 0x13, 0x42, 0x24])

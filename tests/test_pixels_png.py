@@ -22,7 +22,7 @@ from pixels_reference import (
     stream_of_one_distance,
     with_right_checksums,
 )
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 
 SIZES = [
     (1, 1),
@@ -258,4 +258,4 @@ def test_apng_gives_its_first_frame() -> None:
 
 def test_a_claim_of_pixels_that_are_not_there_takes_no_memory() -> None:
     data = png((13_000, 13_000), 16, 6, b"\0")
-    assert decode_image(data) is None
+    assert decode_image(data, DecodeRequest()) is None

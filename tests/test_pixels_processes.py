@@ -175,7 +175,7 @@ def test_claims_of_pixels_that_are_not_there_take_no_memory() -> None:
     script = r"""
         import struct, zlib
         from pathlib import Path
-        from safelight._safelight import decode_image
+        from safelight._safelight import DecodeRequest, decode_image
         def peak():
             status = Path("/proc/self/status").read_text()
             return int(status.split("VmHWM:")[1].split()[0]) >> 10
@@ -205,7 +205,7 @@ def test_claims_of_pixels_that_are_not_there_take_no_memory() -> None:
             for mode in (None, "RGB", "RGBA", "L"):
                 Path("/proc/self/clear_refs").write_text("5")
                 before = peak()
-                assert decode_image(data, mode, None, 0) is None, name
+                assert decode_image(data, DecodeRequest(mode, None, 0)) is None, name
                 if peak() - before > 32:
                     print(name, mode, peak() - before)
     """

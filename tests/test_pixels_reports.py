@@ -23,7 +23,7 @@ from PIL import Image, ImageOps
 from jpeg_writer import segment
 from pixels_reference import chunk, encode, open_with_pillow, over, png
 from safelight import DecodeError, HeaderError, ImageMediaIO, LimitError, MediaError
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 
 WHITE = (255, 255, 255)
 RED_GREEN_BLUE = bytes([255, 0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0])
@@ -301,7 +301,7 @@ def test_run_length_coding_of_bmp_is_left_to_pillow() -> None:
     # reports B47
     palette = bytes([0, 0, 0, 0, 255, 255, 255, 0]) * 128
     data = bmp((4, 2), 8, b"\2\1\0\0\2\1\0\1", 1, palette)
-    assert decode_image(data) is None
+    assert decode_image(data, DecodeRequest()) is None
     if open_with_pillow(data) is None:
         assert refused(data) is DecodeError
     else:
@@ -315,7 +315,7 @@ def test_luma_and_chroma_of_a_tiff_are_left_to_pillow(compression: str) -> None:
     if compression != "jpeg":
         image = image.convert("YCbCr")
     data = encode(image, "TIFF", compression=compression)
-    assert decode_image(data) is None
+    assert decode_image(data, DecodeRequest()) is None
     decoded(data)
 
 

@@ -25,10 +25,10 @@ from pixels_reference import (
     with_right_checksums,
 )
 from safelight import ImageMediaIO, LimitError, MediaError
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 from safelight.media.raster import Decoder
 
-HAS_JPEG = decode_image(encode(Image.new("L", (1, 1)), "JPEG")) is not None
+HAS_JPEG = decode_image(encode(Image.new("L", (1, 1)), "JPEG"), DecodeRequest()) is not None
 needs_jpeg = pytest.mark.skipif(not HAS_JPEG, reason="built without the feature jpeg")
 FORMATS = [format for format in KINDS if HAS_JPEG or format != "jpeg"]
 
@@ -156,7 +156,7 @@ def test_other_formats_and_every_size(format: str, mode: str, options: dict[str,
 def assert_damaged_as_pillow(data: bytes) -> None:
     """As `assert_as_pillow`, but for sizes that only take time."""
     try:
-        decode_image(data, None, None, 1 << 20)
+        decode_image(data, DecodeRequest(None, None, 1 << 20))
     except LimitError:
         return
     assert_as_pillow(data)

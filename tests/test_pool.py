@@ -303,12 +303,17 @@ def test_job_tells_its_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "threads"), [("1", 1), (" 3 ", 3), ("0", None), ("many", None), ("1000000", None)]
+    ("setting", "threads"),
+    [("1", 1), (" 3 ", 3), ("0", None), ("many", None), ("1000000", None), ("", 0)],
 )
 def test_threads_are_what_the_environment_says(
     monkeypatch: pytest.MonkeyPatch, setting: str, threads: int | None
 ) -> None:
     monkeypatch.setenv("SAFELIGHT_MEDIA_THREADS", setting)
+    if threads == 0:
+        monkeypatch.delenv("SAFELIGHT_MEDIA_THREADS")
+        threads = MediaPool().max_threads
+        monkeypatch.setenv("SAFELIGHT_MEDIA_THREADS", setting)
     if threads is None:
         with pytest.raises(ValueError, match="must be"):
             MediaPool()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import io
@@ -9,10 +10,12 @@ import logging
 import os
 import pickle
 import pprint
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +27,12 @@ import pytest
 
 from safelight import DecodeSpec, MediaRef, ReleasedError, SpecError, derive_media_key
 from safelight.budget import DecodeCharge, DecodedBudget
+from safelight.decodes import (
+    collect_media_decodes,
+    collect_media_decodes_async,
+    submit_media_decodes,
+)
+from safelight.pool import MediaPool
 
 
 class Decoder:
@@ -454,9 +463,13 @@ def test_threads_share_one_decode(failures: int) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         answers = list(pool.map(decode, forks, timeout=30))
-    # Each failure reached one caller, the others went on to try.
-    assert answers.count("media") == threads - failures
-    assert decoder.calls == failures + 1
+    # A failure reaches all who joined, each as an exception of its own; others tried again.
+    failed = [answer for answer in answers if answer != "media"]
+    assert len({id(error) for error in failed}) == len(failed)
+    assert ref.is_decoded or decoder.calls == len({str(error) for error in failed})
+    assert decoder.calls <= failures + 1
+    if not failures:
+        assert (answers, decoder.calls) == (["media"] * threads, 1)
 
 
 @pytest.mark.timeout(60)
@@ -510,6 +523,112 @@ def test_a_decode_overtaken_by_a_decode_and_a_release_has_the_media(line: int) -
     assert decoder.calls == 1
 
 
+@pytest.mark.timeout(60)
+def test_failure_goes_to_all_who_joined_and_is_forgotten() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def decoder() -> str:
+        if not has_begun.is_set():
+            has_begun.set()
+            assert may_end.wait(30)
+            raise OSError("broken")
+        return "media"
+
+    ref = MediaRef(decoder, b"x")
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(ref.decode)
+        assert has_begun.wait(30)
+        others = [pool.submit(ref.fork().decode) for _ in range(2)]
+        time.sleep(0.1)
+        may_end.set()
+        errors = [future.exception(30) for future in (first, *others)]
+    assert [str(error) for error in errors] == ["broken"] * 3
+    assert len({id(error) for error in errors}) == 3
+    assert [error.__cause__ for error in errors if error] == [None, errors[0], errors[0]]
+    assert ref.decode() == "media"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("pooled", [0, 1, 2])
+def test_refs_that_ask_for_each_other_are_told_so(mapped: bool, pooled: int) -> None:
+    pool = MediaPool(2)
+    both = threading.Barrier(2, timeout=20)
+    refs: list[MediaRef[Any]] = []
+
+    def ask(number: int) -> Any:
+        both.wait()
+        return refs[1 - number].decode()
+
+    refs += [MediaRef(lambda number=number: ask(number), b"") for number in range(2)]
+    asked = [ref.map(str) for ref in refs] if mapped else refs
+    with ThreadPoolExecutor(2) as threads:
+        jobs: list[Any] = pool.submit_batch([ref.decode_job() for ref in asked[:pooled]])
+        jobs += [threads.submit(ref.decode) for ref in asked[pooled:]]
+        errors = [job.exception(20) for job in jobs]
+        assert [type(error) for error in errors] == [RuntimeError] * 2
+        assert MediaRef(lambda: "unharmed", b"").decode() == "unharmed"
+        assert pool.submit(lambda: "unharmed").result(20) == "unharmed"
+    pool.shutdown()
+
+
+@pytest.mark.timeout(60)
+def test_threads_jobs_and_loops_share_one_decode() -> None:
+    pool = MediaPool(2)
+    has_begun, may_end = threading.Event(), threading.Event()
+    decoder = Decoder(media=["media"])
+
+    def slow() -> Any:
+        has_begun.set()
+        assert may_end.wait(30)
+        return decoder()
+
+    ref = MediaRef(slow, b"x")
+
+    async def ask() -> list[Any]:
+        return await collect_media_decodes_async(submit_media_decodes([ref.fork()], pool))
+
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(ref.decode)]
+        assert has_begun.wait(30)
+        asked += [threads.submit(ref.fork().decode) for _ in range(2)]
+        loops = [threads.submit(lambda: asyncio.run(ask())) for _ in range(3)]
+        jobs = submit_media_decodes([ref, ref.fork()], pool)
+        time.sleep(0.1)
+        # None of them keeps a thread of the pool from others.
+        assert pool.submit(lambda: "free").result(20) == "free"
+        may_end.set()
+        media = [future.result(30) for future in asked]
+        media += [each for future in loops for each in future.result(30)]
+        media += collect_media_decodes(jobs)
+    assert len(media) == 8
+    assert {id(each) for each in media} == {id(decoder.media)}
+    assert decoder.calls == 1
+    pool.shutdown()
+
+
+@pytest.mark.timeout(60)
+def test_interrupted_waiter_leaves_and_the_decode_goes_on() -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        has_begun.set()
+        assert may_end.wait(30)
+        return "media"
+
+    ref = MediaRef(slow, b"x")
+    with ThreadPoolExecutor(2) as threads:
+        decoding = threads.submit(ref.decode)
+        assert has_begun.wait(30)
+        threads.submit(lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT)))
+        with pytest.raises(KeyboardInterrupt):
+            ref.decode()
+        assert not decoding.done()
+        may_end.set()
+        assert decoding.result(30) == "media"
+    assert ref.decode() == "media"
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.parametrize("work", ["gate.wait(20)", "None"], ids=["long", "short"])
@@ -558,7 +677,14 @@ def test_forking_while_another_thread_decodes_leaves_the_child_able_to(work: str
 @pytest.mark.timeout(30)
 def test_signal_as_the_decode_begins_leaves_it_to_be_tried_again() -> None:
     """A signal handler may raise wherever a function is entered."""
-    ref = MediaRef(lambda: 7, b"")
+
+    def decoder() -> int:
+        return len([None] * seven())
+
+    def seven() -> int:
+        return 7
+
+    ref = MediaRef(decoder, b"")
     entered: list[str] = []
 
     def interrupt(frame: FrameType, event: str, argument: object) -> None:

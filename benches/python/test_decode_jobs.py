@@ -33,6 +33,11 @@ JOBS = 64
 ATTACHED_S = 0.0002
 
 
+def unequal(data: bytes, count: int) -> list[bytes]:
+    """The same picture with something behind it, so that no two refs share a decode."""
+    return [data + bytes([number]) for number in range(count)]
+
+
 @pytest.fixture
 def pool() -> Iterator[MediaPool]:
     pool = MediaPool(2)
@@ -52,7 +57,7 @@ def test_attached_time(
     media_io = ImageMediaIO()
 
     def decode() -> float:
-        refs = [media_io.load_bytes_ref(data) for _ in range(16)]
+        refs = [media_io.load_bytes_ref(each) for each in unequal(data, 16)]
         before = pool.stats().attached_ns
         collect_media_decodes(submit_media_decodes(refs, pool))
         return (pool.stats().attached_ns - before) / len(refs) / 1e9
@@ -74,7 +79,7 @@ def test_two_threads(compare: Comparison, pool: MediaPool) -> None:
     refs: list[Any] = []
 
     def make_refs() -> None:
-        refs[:] = [media_io.load_bytes_ref(data) for _ in range(48)]
+        refs[:] = [media_io.load_bytes_ref(each) for each in unequal(data, 48)]
 
     def decode(pool: MediaPool) -> list[int]:
         return [each.nbytes for each in collect_media_decodes(submit_media_decodes(refs, pool))]
@@ -100,7 +105,7 @@ def test_loop_while_two_threads_decode(
     def decoding(decoder: Any) -> Callable[[], Awaitable[Any]]:
         media_io = ImageMediaIO(decoder=decoder)
         # Made beforehand: deriving their keys is not what is looked at.
-        batches = [[media_io.load_bytes_ref(data) for _ in range(4)] for _ in range(5)]
+        batches = [[media_io.load_bytes_ref(each) for each in unequal(data, 4)] for _ in range(5)]
 
         async def decode() -> None:
             for refs in batches:
@@ -139,7 +144,7 @@ def test_dispatch_from_asyncio(compare: Comparison, pool: MediaPool) -> None:
     refs: list[Any] = []
 
     def make_refs() -> None:
-        refs[:] = [media_io.load_bytes_ref(data) for _ in range(JOBS)]
+        refs[:] = [media_io.load_bytes_ref(each) for each in unequal(data, JOBS)]
 
     async def ask_ours() -> list[Any]:
         return await collect_media_decodes_async(submit_media_decodes(refs, pool))

@@ -13,13 +13,13 @@ from PIL import Image
 
 from comparison import Comparison
 from pictures import ONE_MP, SCREEN, TWELVE_MP, encode, photo, screenshot
-from safelight._safelight import decode_image
+from safelight._safelight import DecodeRequest, decode_image
 
 Array = npt.NDArray[np.uint8]
 
 
 def native(data: bytes) -> Array:
-    pixels = decode_image(data)
+    pixels = decode_image(data, DecodeRequest())
     assert pixels is not None
     return np.asarray(pixels)
 
@@ -30,7 +30,7 @@ def pillow(data: bytes) -> Array:
 
 
 def native_quarter(data: bytes) -> Array:
-    pixels = decode_image(data, scale=4)
+    pixels = decode_image(data, DecodeRequest(scale=4))
     assert pixels is not None
     return np.asarray(pixels)
 
@@ -116,7 +116,7 @@ def test_decode(
     target: float,
 ) -> None:
     data = make()
-    if decode_image(data) is None:
+    if decode_image(data, DecodeRequest()) is None:
         pytest.skip("built without the feature that decodes this format")
     compare(
         f"pixels, {name}",

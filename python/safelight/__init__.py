@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         collect_media_decodes,
         collect_media_decodes_async,
         submit_media_decodes,
+        submit_media_decodes_async,
+        try_submit_media_decodes,
     )
     from safelight.hashing import MultiModalHasher
     from safelight.http_errors import error_body, http_status
@@ -84,7 +86,7 @@ _LAZY = {
         "cache": "CacheStats MediaCache MultiModalProcessorOnlyCache",
         "connector": "MEDIA_CONNECTOR_REGISTRY MediaConnector",
         "decodes": "MediaDecodeJob collect_media_decodes collect_media_decodes_async "
-        "submit_media_decodes",
+        "submit_media_decodes submit_media_decodes_async try_submit_media_decodes",
         "hashing": "MultiModalHasher",
         "http_errors": "error_body http_status",
         "inputs": "MultiModalFieldConfig MultiModalKwargsItem MultiModalKwargsItems "
@@ -166,6 +168,8 @@ __all__ = [
     "probe_files",
     "probe_prefix",
     "submit_media_decodes",
+    "submit_media_decodes_async",
+    "try_submit_media_decodes",
 ]
 
 

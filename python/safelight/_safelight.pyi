@@ -191,12 +191,15 @@ def probe_files(
 class Job(Generic[_T_co]):
     """One callable on its way through a pool."""
 
+    def __new__(cls, function: Callable[[], _T_co]) -> Self: ...
     def result(self, timeout: float | None = None) -> _T_co:
         """Wait for the job and return what it returned, or raise a copy of what it raised."""
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the job; the very exception that it raised, or None."""
     def cancel(self) -> bool:
-        """Withdraw the job if it has not begun; whether it is withdrawn. A decode that runs is asked
+        """Withdraw the job if it has not begun; whether it is withdrawn.
+
+        A decode goes on for others who want it. One that runs and that nobody else wants is asked
         to stop, and then ends as if it had been withdrawn.
         """
     def cancelled(self) -> bool:
@@ -232,6 +235,14 @@ class Pool:
         """Queue callables without arguments, or jobs that are not queued yet, in one call; the jobs,
         in order.
         """
+    def offer(self, jobs: Sequence[Job[Any]]) -> int:
+        """Queue from the front of `jobs`, which are not queued yet, as many as there is room for; how
+        many. Never waits, nor runs one here.
+        """
+    def notify_room(
+        self, event_loop: AbstractEventLoop, mailbox: Mailbox, future: Future[None]
+    ) -> None:
+        """Have `future` resolved on its loop once there is room, or the pool takes no more jobs."""
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more jobs; withdraw the queued ones if asked, wait for the others if asked."""
     def _stats(self) -> dict[str, int]: ...
@@ -321,21 +332,11 @@ class Cache:
         compute: Callable[[], tuple[Any, int]],
         predicted_nbytes: int,
         background: bool,
-        event_loop: AbstractEventLoop,
-        mailbox: Mailbox,
-        future: Future[None],
-    ) -> Any:
-        """As `get_or_compute`, but instead of waiting: the value, or a ticket whose `future` resolves."""
+    ) -> tuple[Job[Any] | None, Any]:
+        """As `get_or_compute`, but instead of waiting: no job and the value, or the job that makes it."""
+    def _leave(self, job: Job[Any]) -> None:
+        """A waiter was cancelled. The work goes on."""
     def _stats(self) -> dict[str, int]: ...
-
-@final
-class Ticket:
-    """One coroutine's wait for a flight."""
-
-    def result(self, again: Any) -> Any:
-        """The answer; `again` if the work gave way before it began and is to be asked for again."""
-    def leave(self) -> None:
-        """The waiter was cancelled: forget it. The work goes on."""
 
 # --- pixels ---
 
@@ -374,45 +375,48 @@ class Pixels:
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[Any, Any]: ...
 
 @final
-class Claim:
-    """The right to decode one ref, which one thread has at a time, until one of them has done it."""
+class DecodeRequest:
+    """What to decode an image to; frozen.
 
-    def __new__(cls) -> Self: ...
-    def run(self, decode: Callable[[], object]) -> None:
-        """Call `decode` with the claim as soon as it is free; do nothing if it is done by then.
-
-        If `decode` raises, others may try. One call does it all, so that no signal comes between
-        taking the claim and giving it back. Who decodes tells nobody when it is done, so that no
-        lock is held over a fork: this looks again and again, which costs little, because it is rare.
-        """
-
-def check_jpeg_scans(data: bytes | bytearray) -> None:
-    """Refuse a JPEG with more scans than are decoded, each of which may touch every pixel."""
-
-def decode_job(
-    data: bytes | bytearray,
-    form: tuple[str | None, tuple[int, int, int] | None, int, int, int],
-    claim: Claim,
-    finish: Callable[[Pixels | None, bool], _T],
-) -> Job[_T] | None:
-    """A job that decodes an image as `decode_image` does, and is queued by `Pool.submit_batch`.
-
-    Its result is that of ``finish(pixels, is_ours)``, called attached when the decode has ended:
-    with the claim held and pixels, or None where Pillow has to be asked; without the claim and
-    None where another thread had it. A cancelled job stops within rows.
+    `mode` is ``"RGB"``, ``"RGBX"``, ``"RGBA"``, ``"L"``, or None for the image's own; `background`
+    what a transparent image is pasted over, None to convert without; `max_pixels` the most that are
+    decoded, 0 for no limit; `orientation` that of Exif; a JPEG is decoded to 1/`scale` of its size.
     """
 
-def decode_image(
-    data: bytes | bytearray,
-    mode: str | None = ...,
-    background: tuple[int, int, int] | None = ...,
-    max_pixels: int = ...,
-    orientation: int = 1,
-    scale: int = 1,
-) -> Pixels | None:
-    """Decode an image as Pillow would, its first picture turned upright and in `mode`; a JPEG to
-    1/`scale` of its size.
+    def __new__(
+        cls,
+        mode: str | None = ...,
+        background: tuple[int, int, int] | None = ...,
+        max_pixels: int = ...,
+        orientation: int = 1,
+        scale: int = 1,
+    ) -> Self: ...
+
+def decode_image(data: bytes | bytearray, request: DecodeRequest) -> Pixels | None:
+    """Decode an image as Pillow would, its first picture turned upright and in the request's mode.
 
     The interpreter is detached for the whole decode. None means that Pillow has to be asked: the
     format or this kind of it is not served, or the file is damaged.
     """
+
+def check_jpeg_scans(data: bytes | bytearray) -> None:
+    """Refuse a JPEG with more scans than are decoded, each of which may touch every pixel."""
+
+# --- ref ---
+
+@final
+class Deferred(Generic[_T_co]):
+    """A decode that has not succeeded yet, shared by the forks of a ref.
+
+    The media is kept as the attribute ``media`` of `memo`, which knows nothing of the decoder. The
+    decoder is dropped as soon as there is media.
+    """
+
+    def __new__(cls, decoder: Callable[[], _T_co], memo: object, key: bytes) -> Self: ...
+    def decode(self) -> _T_co:
+        """The media, decoded here unless somebody does so already."""
+    def job(self, hook: Callable[[], _T_co]) -> Job[_T_co]:
+        """A job that is not queued yet: it decodes, natively without the interpreter, and returns
+        what `hook` does, the ref's `decode`, which finds the decode done.
+        """
+    def __class_getitem__(cls, _item: Any) -> type[Self]: ...

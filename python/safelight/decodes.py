@@ -8,14 +8,16 @@ reach an error of ours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from safelight._safelight import Job, Pool, media_pool
-from safelight.errors import DecodeError, FetchError, MediaError
-from safelight.pool import MediaPool
+from safelight.errors import DecodeError, FetchError, MediaError, ReleasedError
+from safelight.inputs import ItemPlace
+from safelight.pool import MediaPool, wait_for_room_async
+from safelight.ref import MediaRef
 
 __all__ = [
     "MediaDecodeJob",
@@ -24,7 +26,12 @@ __all__ = [
     "drain_media_decodes",
     "drain_media_decodes_async",
     "submit_media_decodes",
+    "submit_media_decodes_async",
+    "try_submit_media_decodes",
 ]
+
+
+R = TypeVar("R")
 
 
 class MediaRefLike(Protocol):
@@ -39,24 +46,36 @@ class MediaRefLike(Protocol):
 class MediaDecodeJob(NamedTuple):
     """A submitted decode and the place of its item in the request."""
 
-    modality: str
-    original_index: int
+    place: ItemPlace
     future: Job[Any] | Future[Any]
+
+    @property
+    def modality(self) -> str:
+        """Name of the item's modality."""
+        return self.place.modality
+
+    @property
+    def original_index(self) -> int:
+        """Number of the item among those of its modality, in the order of the request."""
+        return self.place.original_index
 
 
 ErrorFactory = Callable[[str, int, BaseException], BaseException]
 
+DecodeItem = tuple[str, int, MediaRefLike] | MediaRefLike
+"""``(modality, original_index, ref)``; a bare ref is the image at its position."""
+
 
 def submit_media_decodes(
-    items: Iterable[tuple[str, int, MediaRefLike] | MediaRefLike],
+    items: Iterable[DecodeItem],
     executor: Pool | Executor | list[MediaDecodeJob] | None = None,
     jobs: list[MediaDecodeJob] | None = None,
 ) -> list[MediaDecodeJob]:
-    """Submit the decode of every item that is not decoded yet.
+    """Submit the decode of every item that is not decoded yet; with a full queue, wait for room.
 
-    On a pool of ours all are submitted in one call. On a foreign executor each job is appended to
-    `jobs` as it is submitted. Either way a failure half way loses none: the caller drains them all
-    the same.
+    Every job is in `jobs` before it can run, so that a failure half way loses none: the caller
+    drains them all the same. Where it is a signal, or a pool that is shut down, what has not begun
+    is withdrawn.
 
     Args:
         items: ``(modality, original_index, ref)``; a bare ref is the image at its position.
@@ -75,38 +94,72 @@ def submit_media_decodes(
         executor = media_pool()
     if jobs is None:
         jobs = []
-    wanted: list[tuple[str, int, MediaRefLike]] = []
+    wanted: list[tuple[ItemPlace, MediaRefLike]] = []
     try:
-        for position, item in enumerate(items):
-            modality, index, ref = item if isinstance(item, tuple) else ("image", position, item)
-            if not ref.is_decoded:
-                wanted.append((modality, index, ref))
+        wanted.extend(_undecoded(items))
     finally:
         # Also where `items` itself failed half way.
-        _submit(wanted, executor, jobs)
+        if isinstance(executor, Pool):
+            _queue(wanted, executor.submit_batch, jobs)
+        else:
+            for place, ref in wanted:
+                jobs.append(MediaDecodeJob(place, executor.submit(ref.decode)))
     return jobs
 
 
-def _submit(
-    wanted: list[tuple[str, int, MediaRefLike]],
-    executor: Pool | Executor,
-    jobs: list[MediaDecodeJob],
+def try_submit_media_decodes(
+    items: Iterable[DecodeItem], jobs: list[MediaDecodeJob]
+) -> list[DecodeItem]:
+    """Submit what the queue of the media pool has room for; the items that found none.
+
+    Never waits, and decodes nothing here. What is decoded already needs no job.
+    """
+    wanted = list(_undecoded(items))
+    before = len(jobs)
+    count = _queue(wanted, media_pool().offer, jobs)
+    # What was not queued nobody runs.
+    withdraw = [job.future for job in jobs[before + count :]]
+    del jobs[before + count :]
+    for future in withdraw:
+        future.cancel()
+    return [(*place, ref) for place, ref in wanted[count:]]
+
+
+async def submit_media_decodes_async(
+    items: Iterable[DecodeItem], jobs: list[MediaDecodeJob]
 ) -> None:
-    if isinstance(executor, Pool):
-        # All in one crossing; what native code decodes needs the interpreter at its end only.
-        futures = executor.submit_batch([_work(ref) for _, _, ref in wanted])
-        for (modality, index, _), future in zip(wanted, futures, strict=True):
-            jobs.append(MediaDecodeJob(modality, index, future))
-    else:
-        for modality, index, ref in wanted:
-            jobs.append(MediaDecodeJob(modality, index, executor.submit(ref.decode)))
+    """As `submit_media_decodes`, on an event loop: with a full queue, await room."""
+    rest = try_submit_media_decodes(items, jobs)
+    while rest:
+        await wait_for_room_async(media_pool())
+        rest = try_submit_media_decodes(rest, jobs)
 
 
-def _work(ref: MediaRefLike) -> Job[Any] | Callable[[], Any]:
-    """What decodes `ref` on the pool."""
-    begin: Callable[[], Job[Any] | None] | None = getattr(ref, "decode_job", None)
-    job = begin() if begin is not None else None
-    return ref.decode if job is None else job
+def _undecoded(items: Iterable[DecodeItem]) -> Iterator[tuple[ItemPlace, MediaRefLike]]:
+    for position, item in enumerate(items):
+        modality, index, ref = item if isinstance(item, tuple) else ("image", position, item)
+        if not ref.is_decoded:
+            yield ItemPlace(modality, index), ref
+
+
+def _queue(
+    wanted: list[tuple[ItemPlace, MediaRefLike]],
+    queue: Callable[[list[Job[Any]]], R],
+    jobs: list[MediaDecodeJob],
+) -> R:
+    """Make a job of each and hand them to `queue` in one crossing."""
+    futures: list[Job[Any]] = []
+    try:
+        for place, ref in wanted:
+            job: Job[Any] = ref.decode_job() if isinstance(ref, MediaRef) else Job(ref.decode)
+            futures.append(job)
+            jobs.append(MediaDecodeJob(place, job))
+        return queue(futures)
+    except BaseException:
+        for job in futures:
+            if not job.running():
+                job.cancel()
+        raise
 
 
 def collect_media_decodes(
@@ -117,9 +170,10 @@ def collect_media_decodes(
     Args:
         jobs: What `submit_media_decodes` made.
         error_factory: Makes what is raised ``from`` the cause, of modality, original index and
-            cause. By default a media or fetch error keeps its class and names its item, and any
-            other `Exception` becomes a `DecodeError` that does not repeat its text. Others, such as
-            `KeyboardInterrupt`, are raised as they are.
+            cause. By default a media or fetch error keeps its class and names its item; what is no
+            fault of the bytes, such as `MemoryError`, `RuntimeError` or `TypeError`, and what is
+            no `Exception`, is raised as it is, as a copy; any other becomes a `DecodeError` that
+            does not repeat its text. A factory may return the cause for the same.
 
     Raises:
         BaseException: The first failure in the order of `jobs`, after every job has ended.
@@ -211,16 +265,34 @@ def _end_of(future: futures.Future[Any]) -> futures.Future[None]:
 
 def _values(jobs: list[MediaDecodeJob], error_factory: ErrorFactory | None) -> list[Any]:
     factory = error_factory or _located
-    for modality, index, future in jobs:
+    for place, future in jobs:
         cause = None if future.cancelled() else future.exception()
         if isinstance(cause, Exception):
-            raise factory(modality, index, cause) from cause
+            raised = factory(*place, cause)
+            if raised is not cause:
+                raise raised from cause
+            future.result()
         if cause is not None:
             future.result()
     return [job.future.result() for job in jobs]
 
 
+# What a decoder raises of the server, its settings or a caller's mistake: no client is to blame.
+_SERVER_ERRORS = (
+    MemoryError,
+    RuntimeError,
+    ReleasedError,
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    AssertionError,
+)
+
+
 def _located(modality: str, index: int, cause: BaseException) -> BaseException:
     if isinstance(cause, (MediaError, FetchError)):
         return cause.at(modality, index)
+    if isinstance(cause, _SERVER_ERRORS):
+        return cause
     return DecodeError("cannot be decoded").at(modality, index)

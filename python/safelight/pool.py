@@ -11,12 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-# Loaded before the first worker starts, which calls it: a fork amid a worker's import would leave
-# the module locked in the child.
-import safelight.openmp  # noqa: F401
 from safelight._safelight import Job, Mailbox, Pool, Watch, available_cores, is_worker, media_pool
 
-__all__ = ["MediaPool", "PoolStats", "mailbox_of", "media_pool"]
+__all__ = ["MediaPool", "PoolStats", "mailbox_of", "media_pool", "wait_for_room_async"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -57,10 +54,12 @@ class PoolStats(NamedTuple):
 class MediaPool(Pool):
     """Threads for decodes: named, bounded, new after a fork, gone at exit.
 
+    A job sees the context variables of whoever submitted it, as with `asyncio.to_thread`.
+
     Args:
         max_threads: Most threads; they start when there is work. None: what affinity, cgroup and
             ``os.process_cpu_count`` allow, at most 8; the environment variable
-            ``SAFELIGHT_MEDIA_THREADS`` overrides it.
+            ``SAFELIGHT_MEDIA_THREADS`` overrides it, unless it is empty.
         max_queue: Jobs that may wait. With a full queue a thread that submits waits for room, and
             a job that submits runs its jobs itself.
         name: Threads are named so, with a number behind it.
@@ -142,7 +141,7 @@ class MediaPool(Pool):
 
 def _default_threads() -> int:
     setting = os.environ.get(_THREADS_SETTING)
-    if setting is not None:
+    if setting:
         try:
             return int(setting)
         except ValueError:
@@ -151,6 +150,14 @@ def _default_threads() -> int:
     process_cpu_count: Callable[[], int | None] = getattr(os, "process_cpu_count", available_cores)
     cores = min(available_cores(), process_cpu_count() or 1)
     return max(1, min(cores, _DEFAULT_MAX_THREADS))
+
+
+async def wait_for_room_async(pool: Pool) -> None:
+    """Return once the queue of `pool` has room again, or the pool takes no more jobs."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    pool.notify_room(loop, mailbox_of(loop), future)
+    await future
 
 
 async def _wait_async(watch: Watch[Any], count: int) -> None:

@@ -7,19 +7,16 @@ pickling runs the decoder. Forwards nothing to the media, so no attribute access
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from safelight._safelight import Claim, Job
+from safelight._safelight import DecodeRequest, Deferred, Job, Pixels
 from safelight.budget import DecodeCharge
 from safelight.errors import ReleasedError
 from safelight.key import derive_media_key
 from safelight.spec import DecodeSpec
 
-__all__ = ["MediaRef", "StagedDecoder"]
+__all__ = ["MediaRef", "NativeDecoder", "SharedDecoder"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,29 +25,47 @@ _UNDECODED: Any = object()
 _EMPTY_SPEC = DecodeSpec()
 
 
-class StagedDecoder:
-    """A decoder that can also do its work as a job that needs the interpreter at its end only."""
+class NativeDecoder(Protocol):
+    """A decoder whose work native code may do, without the interpreter but at the end.
 
-    # No abstract base class: asking whether a decoder is one would cost as much as the rest.
-    __slots__ = ()
+    Any callable is a decoder; one that has these attributes too is asked for them.
+    """
+
+    @property
+    def data(self) -> bytes:
+        """The encoded payload that native code reads."""
+
+    def __call__(self) -> Any:
+        """Decode here and now, in whatever way."""
+
+    def native_request(self) -> DecodeRequest | None:
+        """Return what native code is to decode `data` to; None where the decoder is to be called.
+
+        None is also the answer where the decode is to be refused: the call then raises.
+        """
+
+    def finish(self, pixels: Pixels | None) -> Any:
+        """Return the media of what native code made; None is that it declined."""
+
+
+class SharedDecoder(Protocol):
+    """A decoder of which equal refs need one run between them, as long as that is under way.
+
+    Any callable is a decoder; one that has these attributes too is asked for them.
+    """
+
+    @property
+    def scope(self) -> object:
+        """What, beside equal keys, two decoders must have in common; compared by identity.
+
+        None shares with nobody.
+        """
 
     def __call__(self) -> Any:
         """Decode here and now."""
-        raise NotImplementedError
 
-    def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
-        """Return a job that is not queued yet, or None where the decode has to run as a whole.
-
-        Args:
-            claim: The right to decode, which the job takes when it runs.
-            finish: Called at the job's end, attached: with what it made, or None, and whether the
-                claim was the job's.
-        """
-        raise NotImplementedError
-
-    def finish(self, made: Any) -> Any:
-        """Return the media of what a job made; None is that it has to be made in another way."""
-        raise NotImplementedError
+    def adopt(self, media: Any) -> Any:
+        """Return a copy of the media of an equal ref, or refuse it as a decode would."""
 
 
 class MediaRef(Generic[T]):
@@ -58,7 +73,7 @@ class MediaRef(Generic[T]):
 
     Args:
         decoder: Makes the media. It takes no argument, is called at most once successfully, and
-            runs on whichever thread asks first.
+            runs on whichever thread asks first. It may be a `NativeDecoder` or a `SharedDecoder`.
         data: The encoded payload. ``bytes`` are shared, other buffers are copied.
         spec: What the decode depends on; None is the empty spec.
         key: The identity, where it is known already; None derives it from `data` and `spec`,
@@ -93,8 +108,8 @@ class MediaRef(Generic[T]):
         self._key = derive_media_key(self._data, self._spec) if key is None else key
         self._header = header
         self._charge = charge
-        self._memo: _Memo[T] = _Memo()
-        self._deferred: _Deferred[T] | None = _Deferred(decoder, self._memo)
+        self._memo = _Memo()
+        self._deferred: Deferred[T] | None = Deferred(decoder, self._memo, self._key)
 
     @property
     def key(self) -> bytes:
@@ -125,10 +140,12 @@ class MediaRef(Generic[T]):
         """Return the media, decoding it if nobody has.
 
         Concurrent callers, on this ref or its forks, share one run of the decoder. What the
-        decoder raises propagates unchanged and is not remembered: the next call tries again.
+        decoder raises propagates unchanged, to those who joined as a copy, and is not remembered:
+        the next call tries again.
 
         Raises:
             ReleasedError: The ref was released before it was decoded.
+            RuntimeError: The decoder asks for this very media, directly or through others.
         """
         # Before the memo: a release after a decode must not look like one before it.
         deferred = self._deferred
@@ -137,20 +154,17 @@ class MediaRef(Generic[T]):
             return cast(T, media)
         if deferred is None:
             raise ReleasedError("the media was released before it was decoded")
-        return deferred.run()
+        return deferred.decode()
 
-    def decode_job(self) -> Job[T] | None:
-        """Return a job that decodes the media without the interpreter, to be queued on a pool.
+    def decode_job(self) -> Job[T]:
+        """Return a job, to be queued on a pool, whose result is that of `decode`.
 
-        None where there is no such way: then `decode` is what is to be submitted. A job that
-        comes to its turn while another, or a thread, decodes the same media gets what that one
-        makes. Cancelling a job stops it, even midway; `decode` tries again.
+        What native code decodes is decoded without the interpreter before `decode` is called. A
+        job takes part in a decode that is under way. Cancelling it leaves the decode to others
+        who want it; where nobody does, the decode is withdrawn, or stopped midway.
         """
         deferred = self._deferred
-        # A subclass that decodes in its own way is asked for it.
-        if deferred is None or type(self).decode is not MediaRef.decode:
-            return None
-        return deferred.begin()
+        return Job(self.decode) if deferred is None else deferred.job(self.decode)
 
     def map(self, transform: Callable[[T], U], /, **settings: Any) -> MediaRef[U]:
         """Return a ref that decodes to ``transform(self.decode())``.
@@ -184,11 +198,17 @@ class MediaRef(Generic[T]):
     def fork(self) -> MediaRef[T]:
         """Return a ref to the same media that is released on its own.
 
-        Payload, spec, key and decode are shared: whichever fork decodes, all are decoded.
+        Payload, spec, key and decode are shared: whichever fork decodes, all are decoded. It is of
+        this ref's class; a subclass that adds attributes copies them in its own `fork`.
         """
-        fork: MediaRef[T] = object.__new__(MediaRef)
-        for name in MediaRef.__slots__[1:]:
-            setattr(fork, name, getattr(self, name))
+        fork: MediaRef[T] = object.__new__(type(self))
+        fork._charge = self._charge
+        fork._data = self._data
+        fork._deferred = self._deferred
+        fork._header = self._header
+        fork._key = self._key
+        fork._memo = self._memo
+        fork._spec = self._spec
         return fork
 
     def release(self) -> None:
@@ -230,91 +250,10 @@ def _restore(media: T, key: bytes, spec: DecodeSpec) -> MediaRef[T]:
     return ref
 
 
-class _Memo(Generic[T]):
+class _Memo:
     """Where the media will be. Knows no decoder, so a released ref that keeps it pins nothing."""
 
     __slots__ = ("media",)
 
     def __init__(self) -> None:
         self.media: Any = _UNDECODED
-
-
-class _Deferred(Generic[T]):
-    """A decode that has not succeeded yet, shared by the forks of a ref."""
-
-    __slots__ = ("_claim", "_decoder", "_lock", "_memo", "_thread_id")
-
-    def __init__(self, decoder: Callable[[], T], memo: _Memo[T]) -> None:
-        self._decoder: Callable[[], T] | None = decoder
-        # Of threads that call `run`; the claim is what they share with a job, which holds it
-        # without the interpreter.
-        self._claim = Claim()
-        self._lock = threading.Lock()
-        self._memo = memo
-        self._thread_id: int | None = None
-
-    def run(self) -> T:
-        """Run the decoder once; later and concurrent callers get its result."""
-        if self._thread_id == threading.get_ident():
-            raise RuntimeError("the decoder of a media ref asked for its own media")
-        # Known for as long as this thread may hold the lock, and a little longer on both sides,
-        # so that no fork falls between.
-        ticket = object()
-        _running[ticket] = self
-        try:
-            with self._lock:
-                while self._memo.media is _UNDECODED:
-                    # A job that has begun has the claim; if it comes to nothing, it is free again.
-                    self._claim.run(self._decode)
-                return cast(T, self._memo.media)
-        finally:
-            _running.pop(ticket, None)
-
-    def _decode(self, decode: Callable[[], T] | None = None) -> None:
-        """Run `decode`, or the decoder, with the claim."""
-        decode = decode or self._decoder
-        assert decode is not None
-        self._thread_id = threading.get_ident()
-        try:
-            self._memo.media = decode()
-        finally:
-            self._thread_id = None
-        self._forget()
-
-    def begin(self) -> Job[T] | None:
-        """Return a job for the decode, unless the decoder makes none."""
-        decoder = self._decoder
-        if not isinstance(decoder, StagedDecoder):
-            return None
-        return decoder.begin(self._claim, self._finish)
-
-    def _finish(self, made: Any, is_ours: bool) -> T:
-        if not is_ours:
-            return self.run()
-        decoder = self._decoder
-        assert isinstance(decoder, StagedDecoder)
-        self._decode(partial(decoder.finish, made))
-        return cast(T, self._memo.media)
-
-    def _forget(self) -> None:
-        # The decoder may hold the payload and a half-open file; the media is all that is left.
-        self._decoder = None
-
-    def _reset_after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self._thread_id = None
-
-
-# Decodes that a thread of this process is inside of, or waits for. In the child of an os.fork()
-# that thread is gone while its lock is still held, so the child starts these decodes anew.
-_running: dict[object, _Deferred[Any]] = {}
-
-
-def _after_fork_in_child() -> None:
-    for deferred in _running.values():
-        deferred._reset_after_fork()
-    _running.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -6,12 +6,11 @@ Owns the coroutine form only; the look-ups and the rest are Rust's
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from safelight._safelight import Cache, Ticket, is_worker
-from safelight.pool import mailbox_of
+from safelight._safelight import Cache, is_worker
+from safelight.pool import MediaPool
 
 __all__ = ["CacheStats", "MediaCache"]
 
@@ -102,21 +101,18 @@ class MediaCache(Cache):
             return self.get_or_compute(
                 key, compute, predicted_nbytes=predicted_nbytes, background=background
             )
-        loop = asyncio.get_running_loop()
-        mailbox = mailbox_of(loop)
         while True:
-            future: asyncio.Future[None] = loop.create_future()
-            found = self._begin(key, compute, predicted_nbytes, background, loop, mailbox, future)
-            if not isinstance(found, Ticket):
-                return found  # type: ignore[no-any-return]
-            try:
-                await future
-            except BaseException:
-                found.leave()
-                raise
-            value = found.result(_NOTHING)
-            if value is not _NOTHING:
+            job, value = self._begin(key, compute, predicted_nbytes, background)
+            if job is None:
                 return value
+            try:
+                await MediaPool.wait_async([job])
+            except BaseException:
+                self._leave(job)
+                raise
+            # Work that gave way before it began is asked for again.
+            if not job.cancelled():
+                return job.result()  # type: ignore[no-any-return]
 
     def stats(self) -> CacheStats:
         """Return the counters at this moment."""

@@ -7,10 +7,10 @@ pixels are made is `safelight.media.raster`'s. Must never decode while it makes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
-from safelight._safelight import Claim, Job
+from safelight._safelight import DecodeRequest, Pixels
 from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.foreign import is_image
@@ -19,7 +19,7 @@ from safelight.media.base import MediaIO
 from safelight.media.pillow import may_open
 from safelight.media.raster import Decoder, Output, Rasterizer, Scale, scale_divisor, scaled_size
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
-from safelight.ref import MediaRef, StagedDecoder
+from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
 
 __all__ = ["ALLOWED_IMAGE_FORMATS", "DEFAULT_MAX_IMAGE_PIXELS", "ImageMediaIO"]
@@ -313,10 +313,10 @@ def _probe(data: bytes) -> ImageHeader | None:
         return None
 
 
-class _ImageDecoder(StagedDecoder):
-    """The deferred decode of one image, as a whole or as a job."""
+class _ImageDecoder:
+    """The deferred decode of one image: a `NativeDecoder` and a `SharedDecoder`."""
 
-    __slots__ = ("_data", "_header", "_io", "charge")
+    __slots__ = ("_header", "_io", "charge", "data")
 
     def __init__(
         self,
@@ -326,22 +326,33 @@ class _ImageDecoder(StagedDecoder):
         charge: DecodeCharge | None,
     ) -> None:
         self._io = io
-        self._data = data
+        self.data = data
         self._header = header
         self.charge = charge
 
     def __call__(self) -> Any:
-        return self._io._rasterizer.rasterize(self._data, self._header, self._admit)
+        return self._io._rasterizer.rasterize(self.data, self._header, self._admit)
 
-    def begin(self, claim: Claim, finish: Callable[[Any, bool], Any]) -> Job[Any] | None:
-        return self._io._rasterizer.begin(self._data, self._header, self._reserve, claim, finish)
+    @property
+    def scope(self) -> object:
+        # Without a header nothing says what this ref would refuse.
+        return None if self._header is None else type(self._io)
 
-    def finish(self, made: Any) -> Any:
-        if made is None:
-            return self._io._rasterizer.rasterize_by_pillow(self._data, self._header, self._admit)
+    def native_request(self) -> DecodeRequest | None:
+        return self._io._rasterizer.native_request(self._header, self._reserve)
+
+    def adopt(self, media: Any) -> Any:
+        assert self._header is not None
+        self._io._rasterizer.check_format(self._header.format)
+        self._admit(self._header.width, self._header.height)
+        return self._io._rasterizer.copy(media)
+
+    def finish(self, pixels: Pixels | None) -> Any:
+        if pixels is None:
+            return self._io._rasterizer.rasterize_by_pillow(self.data, self._header, self._admit)
         assert self._header is not None
         self._admit(self._header.width, self._header.height)
-        return self._io._rasterizer.from_pixels(made)
+        return self._io._rasterizer.from_pixels(pixels)
 
     def _reserve(self, width: int, height: int) -> None:
         # Not for good: the job may be withdrawn.

@@ -16,14 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from safelight._safelight import (
-    Claim,
-    Job,
-    Pixels,
-    check_jpeg_scans,
-    decode_image,
-    decode_job,
-)
+from safelight._safelight import DecodeRequest, Pixels, check_jpeg_scans, decode_image
 from safelight.errors import (
     DecodeError,
     HeaderError,
@@ -117,7 +110,7 @@ class Rasterizer:
         if header is not None and self._is_native(header.format):
             self.check_format(header.format)
             admit(header.width, header.height)
-            pixels = decode_image(data, *self._form(header))
+            pixels = decode_image(data, self._request(header))
             if pixels is not None:
                 return self.from_pixels(pixels)
         return self.rasterize_by_pillow(data, header, admit)
@@ -162,15 +155,8 @@ class Rasterizer:
             orientation = header.orientation
         return self._from_pillow(self._convert(upright_copy(image, orientation)))
 
-    def begin(
-        self,
-        data: bytes,
-        header: ImageHeader | None,
-        admit: Admit,
-        claim: Claim,
-        finish: Callable[[Pixels | None, bool], Any],
-    ) -> Job[Any] | None:
-        """As `rasterize`, as a job that is not queued yet; see `StagedDecoder.begin`.
+    def native_request(self, header: ImageHeader | None, admit: Admit) -> DecodeRequest | None:
+        """What native code is to decode the image of `header` to.
 
         None where native code may not try, or where `rasterize` would refuse, which it then does.
         """
@@ -181,14 +167,11 @@ class Rasterizer:
             admit(header.width, header.height)
         except MediaError:
             return None
-        return decode_job(data, self._form(header), claim, finish)
+        return self._request(header)
 
-    def _form(
-        self, header: ImageHeader
-    ) -> tuple[str | None, tuple[int, int, int] | None, int, int, int]:
-        """Mode, background, most pixels, orientation and scale, as native code takes them."""
+    def _request(self, header: ImageHeader) -> DecodeRequest:
         is_rgb = self.image_mode == "RGB"
-        return (
+        return DecodeRequest(
             # Pillow takes over memory as it is laid out in its own images.
             "RGBX" if is_rgb and self.output == "pil" else self.image_mode,
             self.background if is_rgb else None,
@@ -247,6 +230,10 @@ class Rasterizer:
         assert self.image_mode is not None
         # Over Arrow, which shares the memory instead of copying it with the interpreter held.
         return Image.fromarrow(pixels, self.image_mode, pixels.size)
+
+    def copy(self, media: Any) -> Any:
+        """Return a copy of media in the form of `output`, to be written to on its own."""
+        return media.clone() if self.output == "torch" else media.copy()
 
     def _from_pillow(self, image: Image.Image) -> Any:
         return image if self.output == "pil" else _to_output(np.array(image), self.output)

@@ -12,6 +12,7 @@ pub mod cancel;
 pub mod error;
 pub mod exif;
 pub mod flight;
+pub mod fork;
 pub mod key;
 pub mod limits;
 pub mod lru;

@@ -1,9 +1,9 @@
-//! The synchronization primitives of `flight`, `pool` and `cache`, in one place.
+//! The synchronization primitives of `flight`, `fork`, `pool` and `cache`, in one place.
 //!
 //! `tests/flight_shuttle.rs` compiles those modules over shuttle's primitives instead and explores
 //! their interleavings, so nothing there may name `std::sync` or `std::thread` itself.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub(crate) use std::thread;
 pub(crate) use std::thread_local;

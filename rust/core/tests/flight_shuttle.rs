@@ -3,7 +3,7 @@
 //! A lost wake-up is a deadlock here, which shuttle reports with the schedule that leads to it.
 
 // The modules are compiled a second time, as private ones: their docs and exports are not the point.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs, unused_imports)]
 
 #[path = "../src/cache/mod.rs"]
 mod cache;
@@ -11,34 +11,14 @@ mod cache;
 mod cancel;
 #[path = "../src/flight/mod.rs"]
 mod flight;
+#[path = "../src/fork.rs"]
+mod fork;
 #[path = "../src/lru/mod.rs"]
 mod lru;
 #[path = "../src/pool/mod.rs"]
 mod pool;
-
-/// Shuttle's primitives in the place of `std`'s.
-mod sync {
-    pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
-    pub(crate) use shuttle::{thread, thread_local};
-    pub(crate) use std::sync::Arc;
-
-    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap()
-    }
-
-    pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        condvar.wait(guard).unwrap()
-    }
-
-    pub(crate) fn wait_timeout<'a, T>(
-        condvar: &Condvar,
-        guard: MutexGuard<'a, T>,
-        timeout: std::time::Duration,
-    ) -> MutexGuard<'a, T> {
-        condvar.wait_timeout(guard, timeout).unwrap().0
-    }
-}
+#[path = "shuttle/sync.rs"]
+mod sync;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -153,7 +153,7 @@ fn staged(number: u32, notes: &Arc<Mutex<Vec<u32>>>, cost: u64) -> (Arc<Flight<u
 }
 
 #[test]
-fn staged_jobs_ride_into_the_host_together_as_far_as_their_cost_allows() {
+fn staged_jobs_enter_the_host_together_as_far_as_their_cost_allows() {
     let notes = Arc::new(Mutex::new(Vec::new()));
     let visits = Arc::new(AtomicUsize::new(0));
     let counted = visits.clone();
@@ -162,7 +162,7 @@ fn staged_jobs_ride_into_the_host_together_as_far_as_their_cost_allows() {
             counted.fetch_add(1, SeqCst);
             run();
         })),
-        max_ride: 10,
+        max_batch_cost: 10,
         ..Options::default()
     });
     let gate = block(&pool);
@@ -170,7 +170,7 @@ fn staged_jobs_ride_into_the_host_together_as_far_as_their_cost_allows() {
         .into_iter()
         .map(|(number, cost)| staged(number, &notes, cost))
         .unzip();
-    // Between the fourth and the fifth, one that rides with nobody.
+    // Between the fourth and the fifth, one that joins no batch.
     let alone = flight(|_| ());
     jobs.insert(4, job(&alone, Priority::Foreground));
     pool.submit(&mut jobs, None).unwrap();

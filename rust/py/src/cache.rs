@@ -4,46 +4,25 @@
 //! on a pool and settles there. Every call here is attached, so no thread that forks can meet the
 //! lock held.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use pyo3::PyTraverseError;
 use pyo3::PyVisit;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use safelight_core::cache::{Begin, Cache, CacheFlight, Computed, Request};
-use safelight_core::flight::{Ending, Waker, WakerId};
+use safelight_core::flight::Ending;
 use safelight_core::lru::Left;
 use safelight_core::pool::Site;
 
-use crate::fork::{Renewable, Resident, register};
+use crate::fork::RESIDENTS;
 use crate::pool::{
-    LoopWaker, Object, PyMailbox, PyPool, Raised, call, ending_error, media_pool, priority,
-    submit_error, wait, work_attached,
+    Context, Object, PyJob, PyPool, Raised, ending_error, media_pool, priority, submit_error, wait,
+    work_attached,
 };
 
 type Entries = Cache<Object, Raised>;
-
-struct CacheSlot {
-    entries: Renewable<Entries>,
-    max_bytes: u64,
-    max_in_flight_bytes: u64,
-}
-
-impl CacheSlot {
-    fn fresh(max_bytes: u64, max_in_flight_bytes: u64) -> Entries {
-        Cache::new(max_bytes, max_in_flight_bytes)
-    }
-}
-
-impl Resident for CacheSlot {
-    fn after_fork(&self) {
-        if !self.entries.get().after_fork() {
-            self.entries
-                .replace(Self::fresh(self.max_bytes, self.max_in_flight_bytes));
-        }
-    }
-}
 
 /// Byte-bounded LRU with one flight per key.
 #[pyclass(
@@ -54,15 +33,11 @@ impl Resident for CacheSlot {
     weakref
 )]
 pub(crate) struct PyCache {
-    slot: Arc<CacheSlot>,
+    entries: Arc<Entries>,
     pool: Option<Py<PyPool>>,
 }
 
 impl PyCache {
-    fn entries(&self) -> &Entries {
-        self.slot.entries.get()
-    }
-
     fn pool<'py>(&'py self, py: Python<'py>) -> PyResult<&'py Py<PyPool>> {
         match &self.pool {
             Some(pool) => Ok(pool),
@@ -83,29 +58,32 @@ impl PyCache {
             site: Site::Host,
             priority: priority(background),
         };
-        let compute = compute.clone_ref(py);
+        let (context, compute) = (Context::current(py)?, compute.clone_ref(py));
         let pool = self.pool(py)?.get().pool();
-        self.entries()
+        self.entries
             .begin(
                 pool,
                 key,
                 request,
                 |value| value.0.clone_ref(py),
-                move |_| work_attached(|py| computed(py, compute)),
+                move |_| work_attached(|py| computed(py, &context, compute)),
             )
             .map_err(submit_error)
     }
 
     fn leave(&self, py: Python<'_>, flight: &CacheFlight<Object, Raised>) {
         if let Ok(pool) = self.pool(py) {
-            self.entries().leave(pool.get().pool(), flight);
+            self.entries.leave(pool.get().pool(), flight);
         }
     }
 }
 
 /// Call `compute` and take its answer apart.
-fn computed(py: Python<'_>, compute: Py<PyAny>) -> Computed<Object, Raised> {
-    let answer = call(compute.bind(py), &PyTuple::empty(py), None).and_then(|answer| {
+fn computed(py: Python<'_>, context: &Context, compute: Py<PyAny>) -> Computed<Object, Raised> {
+    let answer = (compute,)
+        .into_pyobject(py)
+        .and_then(|compute| context.call(&compute, None));
+    let answer = answer.and_then(|answer| {
         let pair = answer
             .cast::<PyTuple>()
             .ok()
@@ -113,7 +91,6 @@ fn computed(py: Python<'_>, compute: Py<PyAny>) -> Computed<Object, Raised> {
             .ok_or_else(|| PyTypeError::new_err("compute must return (value, nbytes)"))?;
         Ok((pair.get_item(0)?.unbind(), weight(&pair.get_item(1)?)?))
     });
-    drop(compute);
     match answer {
         Ok((value, weight)) => Ok((Object(value), weight)),
         Err(error) => Err(Raised::new(py, &error)),
@@ -157,19 +134,15 @@ impl PyCache {
             }
         })?;
         let max_in_flight_bytes = max_in_flight_bytes.unwrap_or(u64::MAX);
-        let slot = Arc::new(CacheSlot {
-            entries: Renewable::new(CacheSlot::fresh(max_bytes, max_in_flight_bytes)),
-            max_bytes,
-            max_in_flight_bytes,
-        });
-        register(&slot);
-        Ok(Self { slot, pool })
+        let entries = Arc::new(Cache::new(max_bytes, max_in_flight_bytes));
+        RESIDENTS.register(&entries);
+        Ok(Self { entries, pool })
     }
 
     /// The value of `key`, which becomes the most recently used, or `default`.
     #[pyo3(signature = (key, default=None, /))]
     fn get(&self, py: Python<'_>, key: &[u8], default: Option<Py<PyAny>>) -> Option<Py<PyAny>> {
-        self.entries()
+        self.entries
             .get(key, |value| value.0.clone_ref(py))
             .or(default)
     }
@@ -184,7 +157,7 @@ impl PyCache {
     ) -> PyResult<bool> {
         let weight = weight(nbytes)?;
         let mut left = Left::new();
-        let stored = self.entries().put(key, Object(value), weight, &mut left);
+        let stored = self.entries.put(key, Object(value), weight, &mut left);
         for Object(value) in left {
             value.drop_ref(py);
         }
@@ -202,6 +175,9 @@ impl PyCache {
         background: bool,
     ) -> PyResult<Py<PyAny>> {
         let key = key.as_bytes();
+        if let Some(value) = self.entries.hit(key, |value| value.0.clone_ref(py)) {
+            return Ok(value);
+        }
         loop {
             match self.begin(py, key, &compute, predicted_nbytes, background)? {
                 Begin::Hit(value) => return Ok(value),
@@ -219,77 +195,63 @@ impl PyCache {
     /// The value of `key`, counted as a hit, or `default`, not counted.
     #[pyo3(name = "_hit")]
     fn hit(&self, py: Python<'_>, key: &[u8], default: Py<PyAny>) -> Py<PyAny> {
-        self.entries()
+        self.entries
             .hit(key, |value| value.0.clone_ref(py))
             .unwrap_or(default)
     }
 
-    /// As `get_or_compute`, but instead of waiting: the value, or a ticket whose `future` resolves.
+    /// As `get_or_compute`, but instead of waiting: no job and the value, or the job that makes it.
     #[pyo3(name = "_begin")]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call a miss, made in one place"
-    )]
     fn begin_async(
-        slf: &Bound<'_, Self>,
+        &self,
+        py: Python<'_>,
         key: &[u8],
         compute: Py<PyAny>,
         predicted_nbytes: u64,
         background: bool,
-        event_loop: Py<PyAny>,
-        mailbox: Py<PyMailbox>,
-        future: Py<PyAny>,
-    ) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        match slf
-            .get()
-            .begin(py, key, &compute, predicted_nbytes, background)?
-        {
-            Begin::Hit(value) => Ok(value),
-            Begin::Flight(flight, _) => {
-                let id = flight.watch(Waker::One(Box::new(LoopWaker {
-                    mailbox,
-                    event_loop,
-                    future,
-                })));
-                let ticket = PyTicket {
-                    cache: slf.clone().unbind(),
-                    flight,
-                    id: Mutex::new(id),
-                };
-                Ok(Py::new(py, ticket)?.into_any())
-            }
-        }
+    ) -> PyResult<(Option<PyJob>, Option<Py<PyAny>>)> {
+        Ok(
+            match self.begin(py, key, &compute, predicted_nbytes, background)? {
+                Begin::Hit(value) => (None, Some(value)),
+                Begin::Flight(flight, _) => (Some(PyJob::of_flight(flight)), None),
+            },
+        )
+    }
+
+    /// A waiter was cancelled. The work goes on.
+    #[pyo3(name = "_leave")]
+    fn leave_job(&self, py: Python<'_>, job: &Bound<'_, PyJob>) {
+        self.leave(py, job.get().flight());
     }
 
     /// Make `key` the most recently used; false if it is not there. Not counted.
     fn touch(&self, key: &[u8]) -> bool {
-        self.entries().touch(key)
+        self.entries.touch(key)
     }
 
     /// Keep `key` from eviction until it is unpinned as often; false if it is not there.
     fn pin(&self, key: &[u8]) -> bool {
-        self.entries().pin(key)
+        self.entries.pin(key)
     }
 
     /// Take back one pin; false if `key` is not there or not pinned.
     fn unpin(&self, key: &[u8]) -> bool {
-        self.entries().unpin(key)
+        self.entries.unpin(key)
     }
 
     /// Forget `key`; whether it was there.
     fn invalidate(&self, key: &[u8]) -> bool {
-        self.entries().invalidate(key)
+        self.entries.invalidate(key)
     }
 
     /// Forget everything.
     fn clear(&self) {
-        self.entries().clear();
+        self.entries.clear();
     }
 
     #[pyo3(name = "_stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.entries().stats();
+        let stats = self.entries.stats();
         let fields = PyDict::new(py);
         for (name, count) in [
             ("hits", stats.hits),
@@ -314,27 +276,27 @@ impl PyCache {
     /// Exact sum of the bytes of all entries.
     #[getter]
     fn nbytes(&self) -> u64 {
-        self.entries().stats().bytes
+        self.entries.stats().bytes
     }
 
     /// The bound.
     #[getter]
     fn max_bytes(&self) -> u64 {
-        self.slot.max_bytes
+        self.entries.stats().max_bytes
     }
 
     fn __len__(&self) -> usize {
-        self.entries().stats().entries
+        self.entries.stats().entries
     }
 
     fn __contains__(&self, key: &[u8]) -> bool {
-        self.entries().peek(key, |_| ()).is_some()
+        self.entries.peek(key, |_| ()).is_some()
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let mut result = Ok(());
         // Where the lock is held, what is inside looks referenced: kept until the next collection.
-        self.entries().try_visit(|value| {
+        self.entries.try_visit(|value| {
             if result.is_ok() {
                 result = visit.call(&value.0);
             }
@@ -344,37 +306,6 @@ impl PyCache {
     }
 
     fn __clear__(&self) {
-        self.entries().clear();
-    }
-}
-
-/// One coroutine's wait for a flight.
-#[pyclass(name = "Ticket", module = "safelight._safelight", frozen)]
-pub(crate) struct PyTicket {
-    cache: Py<PyCache>,
-    flight: Arc<CacheFlight<Object, Raised>>,
-    id: Mutex<Option<WakerId>>,
-}
-
-#[pymethods]
-impl PyTicket {
-    /// The answer; `again` if the work gave way before it began and is to be asked for again.
-    fn result(&self, py: Python<'_>, again: Py<PyAny>) -> PyResult<Py<PyAny>> {
-        let ending = self
-            .flight
-            .ending()
-            .ok_or_else(|| PyRuntimeError::new_err("the flight has not ended"))?;
-        Ok(answer(py, ending)?.unwrap_or(again))
-    }
-
-    /// The waiter was cancelled: forget it. The work goes on.
-    fn leave(&self, py: Python<'_>) {
-        let id = self
-            .id
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        drop(id.and_then(|id| self.flight.detach(id)));
-        self.cache.get().leave(py, &self.flight);
+        self.entries.clear();
     }
 }

@@ -8,6 +8,7 @@ mod classes {
     pyo3::import_exception!(safelight.errors, DecodeError);
     pyo3::import_exception!(safelight.errors, HeaderError);
     pyo3::import_exception!(safelight.errors, LimitError);
+    pyo3::import_exception!(safelight.errors, MediaError);
     pyo3::import_exception!(safelight.errors, SafelightError);
     pyo3::import_exception!(safelight.errors, UnsupportedMediaError);
 }
@@ -52,4 +53,9 @@ fn limit_error(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 /// A refusal whose class the core's kinds cannot tell: text that should have become a payload.
 pub(crate) fn decode_error(message: impl Into<String>) -> PyErr {
     classes::DecodeError::new_err(message.into())
+}
+
+/// Whether `error` is what the bytes are to blame for, whatever the limits of who asks.
+pub(crate) fn is_fault_of_media(error: &Bound<'_, PyAny>) -> bool {
+    error.is_instance_of::<classes::MediaError>() && !error.is_instance_of::<classes::LimitError>()
 }

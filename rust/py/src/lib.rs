@@ -11,6 +11,7 @@ mod arrow;
 mod base64;
 mod cache;
 mod decode;
+mod deferred;
 mod error;
 mod features;
 mod fork;
@@ -29,9 +30,11 @@ mod _safelight {
     #[pymodule_export]
     use crate::base64::decode_base64;
     #[pymodule_export]
-    use crate::cache::{PyCache, PyTicket};
+    use crate::cache::PyCache;
     #[pymodule_export]
-    use crate::decode::{PyClaim, check_jpeg_scans, decode_image, decode_job};
+    use crate::decode::{PyDecodeRequest, check_jpeg_scans, decode_image};
+    #[pymodule_export]
+    use crate::deferred::PyDeferred;
     #[pymodule_export]
     use crate::features::features;
     #[pymodule_export]

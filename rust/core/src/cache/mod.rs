@@ -4,11 +4,10 @@
 //! Values that leave the cache are handed back or dropped after the lock is released, because a
 //! destructor may call the cache. Must never run the work, a waker or a destructor under the lock.
 
-use std::collections::{HashMap, VecDeque};
-
 use crate::cancel::Cancel;
 use crate::flight::{Flight, is_runner};
-use crate::lru::{Insert, Left, Lru};
+use crate::fork::{Renewable, Resident};
+use crate::lru::{Insert, Left};
 use crate::pool::{Job, Pool, Priority, Site, SubmitError, Task};
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, lock};
 use state::{Admission, Entry, Parked, Registration, Shared, State};
@@ -73,7 +72,7 @@ pub struct Request {
 
 /// See the module.
 pub struct Cache<V, E> {
-    shared: Arc<Shared<V, E>>,
+    shared: Renewable<Arc<Shared<V, E>>>,
 }
 
 impl<V, E> Cache<V, E>
@@ -88,26 +87,19 @@ where
     #[must_use]
     pub fn new(max_bytes: u64, max_in_flight_bytes: u64) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                state: Mutex::new(State {
-                    lru: Lru::new(max_bytes),
-                    flights: HashMap::new(),
-                    parked: VecDeque::new(),
-                    next_flight: 0,
-                    in_flight: 0,
-                    in_flight_bytes: 0,
-                    stats: Stats::default(),
-                }),
-                max_in_flight_bytes,
-            }),
+            shared: Renewable::new(Arc::new(Shared::new(max_bytes, max_in_flight_bytes))),
         }
+    }
+
+    fn shared(&self) -> &Arc<Shared<V, E>> {
+        self.shared.get()
     }
 
     /// What `read` makes of the value of `key`, which becomes the most recently used.
     ///
     /// `read` runs under the lock: it may copy or count a reference, nothing else.
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.shared().state);
         let found = state.lru.get(key).map(read);
         match found {
             Some(_) => state.stats.hits += 1,
@@ -118,7 +110,7 @@ where
 
     /// As [`Cache::get`], but a miss is not counted: the caller goes on to [`Cache::begin`].
     pub fn hit<R>(&self, key: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.shared().state);
         let found = state.lru.get(key).map(read)?;
         state.stats.hits += 1;
         Some(found)
@@ -126,38 +118,38 @@ where
 
     /// What `read` makes of the value of `key`; neither the order nor a counter changes.
     pub fn peek<R>(&self, key: &[u8], read: impl FnOnce(&V) -> R) -> Option<R> {
-        lock(&self.shared.state).lru.peek(key).map(read)
+        lock(&self.shared().state).lru.peek(key).map(read)
     }
 
     /// Make `key` the most recently used; false if it is not there. Not counted.
     #[must_use]
     pub fn touch(&self, key: &[u8]) -> bool {
-        lock(&self.shared.state).lru.touch(key)
+        lock(&self.shared().state).lru.touch(key)
     }
 
     /// Keep `key` from eviction until it is unpinned as often; false if it is not there.
     #[must_use]
     pub fn pin(&self, key: &[u8]) -> bool {
-        lock(&self.shared.state).lru.pin(key)
+        lock(&self.shared().state).lru.pin(key)
     }
 
     /// Take back one pin; false if `key` is not there or not pinned.
     #[must_use]
     pub fn unpin(&self, key: &[u8]) -> bool {
-        lock(&self.shared.state).lru.unpin(key)
+        lock(&self.shared().state).lru.unpin(key)
     }
 
     /// Store `value`; whether it fitted. What left the cache goes to `left`, which the caller
     /// drops in whatever way suits it.
     pub fn put(&self, key: &[u8], value: V, weight: u64, left: &mut Left<V>) -> bool {
-        let insert = lock(&self.shared.state).insert(key, value, weight, left);
+        let insert = lock(&self.shared().state).insert(key, value, weight, left);
         insert != Insert::Refused
     }
 
     /// Forget `key`; whether it was there. A flight of it goes on, but stores nothing.
     #[must_use]
     pub fn invalidate(&self, key: &[u8]) -> bool {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.shared().state);
         let value = state.lru.remove(key);
         let flight = state.flights.remove(key);
         drop(state);
@@ -167,7 +159,7 @@ where
 
     /// Forget everything. Flights go on, but store nothing.
     pub fn clear(&self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.shared().state);
         let values = state.lru.clear();
         let flights = std::mem::take(&mut state.flights);
         drop(state);
@@ -186,7 +178,7 @@ where
         read: impl FnOnce(&V) -> R,
         work: impl FnOnce(&Cancel) -> Computed<V, E> + Send + 'static,
     ) -> Result<Begin<V, E, R>, SubmitError> {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.shared().state);
         if let Some(found) = state.lru.get(key).map(read) {
             state.stats.hits += 1;
             return Ok(Begin::Hit(found));
@@ -222,7 +214,7 @@ where
     /// The work goes on, unless it has not begun, nobody is left and there is no room: then it
     /// gives way, as if it had waited for room.
     pub fn leave(&self, pool: &Pool, flight: &CacheFlight<V, E>) {
-        lock(&self.shared.state).stats.cancelled += 1;
+        lock(&self.shared().state).stats.cancelled += 1;
         if flight.waiters() == 0 && flight.is_waiting() && (pool.is_full() || self.has_parked()) {
             flight.withdraw();
         }
@@ -231,7 +223,7 @@ where
     /// Counters, at one moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let state = lock(&self.shared.state);
+        let state = lock(&self.shared().state);
         Stats {
             entries: state.lru.len(),
             bytes: state.lru.bytes(),
@@ -245,7 +237,7 @@ where
 
     /// Call `visit` with every value, unless the lock is held: then nothing, and false.
     pub fn try_visit(&self, mut visit: impl FnMut(&V)) -> bool {
-        let Some(state) = try_lock(&self.shared.state) else {
+        let Some(state) = try_lock(&self.shared().state) else {
             return false;
         };
         state.lru.values().for_each(&mut visit);
@@ -258,27 +250,11 @@ where
     ///
     /// The first invariant that does not hold.
     pub fn validate(&self) -> Result<(), &'static str> {
-        lock(&self.shared.state).lru.validate()
-    }
-
-    /// In a forked child: forget the flights, whose threads are not there, and keep the values.
-    ///
-    /// False if the lock was held at the fork: then this cache must not be used again.
-    #[must_use]
-    pub fn after_fork(&self) -> bool {
-        let Some(mut state) = try_lock(&self.shared.state) else {
-            return false;
-        };
-        // Their own locks may be held for ever and their waiters are the parent's: leaked.
-        std::mem::forget(std::mem::take(&mut state.flights));
-        std::mem::forget(std::mem::take(&mut state.parked));
-        state.in_flight = 0;
-        state.in_flight_bytes = 0;
-        true
+        lock(&self.shared().state).lru.validate()
     }
 
     fn has_parked(&self) -> bool {
-        !lock(&self.shared.state).parked.is_empty()
+        !lock(&self.shared().state).parked.is_empty()
     }
 
     /// Make the flight of `key`; its job, if it was admitted.
@@ -298,7 +274,7 @@ where
             admitted: AtomicBool::new(false),
         });
         let mut registration = Registration {
-            shared: Arc::clone(&self.shared),
+            shared: Arc::clone(self.shared()),
             key: key.into(),
             id,
             admission: Arc::clone(&admission),
@@ -326,7 +302,7 @@ where
             || state
                 .in_flight_bytes
                 .checked_add(request.predicted)
-                .is_some_and(|sum| sum <= self.shared.max_in_flight_bytes);
+                .is_some_and(|sum| sum <= self.shared().max_in_flight_bytes);
         if is_runner() || (fits && state.parked.is_empty()) {
             state.occupy(&admission);
             return (flight, Some(job));
@@ -337,6 +313,26 @@ where
             admission,
         });
         (flight, None)
+    }
+}
+
+impl<V: Send + Sync, E: Send + Sync> Resident for Cache<V, E> {
+    /// Forget the flights, whose threads are not there, and keep the values, unless the lock was
+    /// held at the fork: then nothing is known of them.
+    fn after_fork(&self) {
+        let shared = self.shared.get();
+        if let Some(mut state) = try_lock(&shared.state) {
+            // Their own locks may be held for ever and their waiters are the parent's: leaked.
+            std::mem::forget(std::mem::take(&mut state.flights));
+            std::mem::forget(std::mem::take(&mut state.parked));
+            state.in_flight = 0;
+            state.in_flight_bytes = 0;
+            return;
+        }
+        self.shared.replace(Arc::new(Shared::new(
+            shared.max_bytes,
+            shared.max_in_flight_bytes,
+        )));
     }
 }
 

@@ -9,7 +9,26 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 pub(super) struct Shared<V, E> {
     pub(super) state: Mutex<State<V, E>>,
+    pub(super) max_bytes: u64,
     pub(super) max_in_flight_bytes: u64,
+}
+
+impl<V, E> Shared<V, E> {
+    pub(super) fn new(max_bytes: u64, max_in_flight_bytes: u64) -> Self {
+        Self {
+            state: Mutex::new(State {
+                lru: Lru::new(max_bytes),
+                flights: HashMap::new(),
+                parked: VecDeque::new(),
+                next_flight: 0,
+                in_flight: 0,
+                in_flight_bytes: 0,
+                stats: Stats::default(),
+            }),
+            max_bytes,
+            max_in_flight_bytes,
+        }
+    }
 }
 
 pub(super) struct State<V, E> {

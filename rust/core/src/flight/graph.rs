@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::WaitError;
+use crate::fork::{Renewable, Resident};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, lock, thread_local};
 
 /// Identity of a thread that runs work.
@@ -12,11 +13,26 @@ struct RunnerId(u64);
 /// Who waits for whom among the threads that run work: what finds a cycle before it is closed.
 ///
 /// Pools whose work may wait for each other's share one.
-#[derive(Default)]
 pub struct WaitGraph {
     next: AtomicU64,
-    /// A running thread waits for at most one other at a time.
-    waits: Mutex<HashMap<RunnerId, Wait>>,
+    /// A running thread waits for at most one other at a time. Renewed in a forked child, where a
+    /// thread of the parent may have held the lock.
+    waits: Renewable<Mutex<HashMap<RunnerId, Wait>>>,
+}
+
+impl Default for WaitGraph {
+    fn default() -> Self {
+        Self {
+            next: AtomicU64::new(0),
+            waits: Renewable::new(Mutex::default()),
+        }
+    }
+}
+
+impl Resident for WaitGraph {
+    fn after_fork(&self) {
+        self.waits.replace(Mutex::default());
+    }
 }
 
 struct Wait {
@@ -44,7 +60,7 @@ pub(super) struct Edge<'a> {
 
 impl Drop for Edge<'_> {
     fn drop(&mut self) {
-        lock(&self.graph.waits).remove(&self.from);
+        lock(self.graph.waits.get()).remove(&self.from);
     }
 }
 
@@ -62,7 +78,7 @@ impl Runner {
         if !Arc::ptr_eq(&self.graph, &target.graph) {
             return Ok(None);
         }
-        let mut waits = lock(&self.graph.waits);
+        let mut waits = lock(self.graph.waits.get());
         let mut next = (target.id, over);
         // Ends: the waits in force form a forest, which this check keeps.
         while !next.1.load(Ordering::Acquire) {
@@ -88,27 +104,30 @@ impl Runner {
 }
 
 impl WaitGraph {
-    /// Mark the current thread as one that runs work, for the duration of `body`.
+    /// Mark the current thread as one that runs work, unless it does already, while `body` runs.
     pub fn as_runner<R>(self: &Arc<Self>, body: impl FnOnce() -> R) -> R {
-        struct Restore(Option<Runner>);
+        struct Restore;
         impl Drop for Restore {
             fn drop(&mut self) {
-                let before = self.0.take();
-                RUNNER.with(|runner| runner.replace(before));
+                RUNNER.with(|runner| runner.replace(None));
             }
+        }
+        if is_runner() {
+            return body();
         }
         let runner = Runner {
             id: RunnerId(self.next.fetch_add(1, Ordering::Relaxed)),
             graph: Arc::clone(self),
         };
-        let _restore = Restore(RUNNER.with(|current| current.replace(Some(runner))));
+        let _restore = Restore;
+        RUNNER.with(|current| current.replace(Some(runner)));
         body()
     }
 
     /// Number of threads that run work and wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        lock(&self.waits).len()
+        lock(self.waits.get()).len()
     }
 }
 

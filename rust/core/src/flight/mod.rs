@@ -1,8 +1,9 @@
 //! One piece of work, run at most once, awaited by any number of threads and event loops.
 //!
-//! A flight owns its work; a waiter only looks on, so a waiter that leaves takes nothing with it.
-//! However the work ends (a value, a panic, a dropped leader, withdrawal before it began) the
-//! flight ends and every waiter hears of it. Must never run foreign code under its lock.
+//! A flight owns its work; a waiter only looks on. However the work ends (a value, a panic, a
+//! dropped leader, withdrawal before it began) the flight ends and every waiter is woken. Those who
+//! hold an [`Interest`] in it decide together: the last to leave cancels it. Must never run foreign
+//! code under its lock.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,10 +16,16 @@ use graph::Runner;
 use wakers::Wakers;
 
 pub use graph::{WaitGraph, is_runner};
+pub use mailbox::Mailbox;
+pub use once::{Equals, Interest, Once};
 pub use wakers::{Wake, WakeEach, Waker, WakerId};
+pub use watch::Watch;
 
 mod graph;
+mod mailbox;
+mod once;
 mod wakers;
+mod watch;
 
 /// How a flight ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,10 +67,14 @@ pub struct Flight<T> {
     ended: Condvar,
     ending: OnceLock<Ending<T>>,
     cancel: Cancel,
+    leader: Option<Arc<Flight<T>>>,
+    is_staged: bool,
 }
 
 struct State<T> {
     phase: Phase<T>,
+    /// Number of [`Interest`]s that have not left.
+    interested: usize,
     wakers: Wakers,
     /// Set by the ending flight before its thread goes on to anything else; made for the first
     /// waiter that the wait graph has to know.
@@ -79,7 +90,11 @@ enum Stages<T> {
 
 enum Phase<T> {
     Waiting(Stages<T>),
-    Running(Option<Runner>),
+    Running {
+        by: Option<Runner>,
+        /// Whether the work may still stop as it was asked to: in the first of two parts.
+        can_stop: bool,
+    },
     Ended,
 }
 
@@ -111,8 +126,8 @@ impl<T, F: Deref<Target = Flight<T>>> Leader<T, F> {
     /// Do the first of two parts; what is left.
     fn begin(mut self, first: StagedWork<T>) -> Option<(Self, LastPart<T>)> {
         match self.attempt(first)? {
-            Some(last) => Some((self, last)),
-            None => {
+            Some(last) if self.flight.commit() => Some((self, last)),
+            _ => {
                 self.ending = Some(Ending::Withdrawn);
                 None
             }
@@ -138,19 +153,42 @@ impl<T: Send + Sync + 'static> Flight<T> {
     /// A flight whose work nobody runs yet.
     #[must_use]
     pub fn new(work: Work<T>) -> Arc<Self> {
-        Self::of(Stages::One(work))
+        Self::of(Stages::One(work), None)
     }
 
     /// As [`Flight::new`], of work in two parts.
     #[must_use]
     pub fn staged(work: StagedWork<T>) -> Arc<Self> {
-        Self::of(Stages::Two(work))
+        Self::of(Stages::Two(work), None)
     }
 
-    fn of(stages: Stages<T>) -> Arc<Self> {
+    /// A flight whose work is to wait for that of `leader` and to make its result of the ending.
+    ///
+    /// The ending is `None` where waiting would close a cycle. Whoever waits for a follower does
+    /// better to wait for its [`Flight::leader`] first than to run it.
+    #[must_use]
+    pub fn follow(
+        leader: Interest<T>,
+        last: impl FnOnce(Option<&Ending<T>>) -> T + Send + 'static,
+    ) -> Arc<Self> {
+        let followed = Arc::clone(leader.flight());
+        let first: StagedWork<T> = Box::new(move |_| {
+            let is_known = leader.flight().wait(None).is_ok();
+            Some(Box::new(move || {
+                last(leader.flight().ending().filter(|_| is_known))
+            }))
+        });
+        Self::of(Stages::Two(first), Some(followed))
+    }
+
+    fn of(stages: Stages<T>, leader: Option<Arc<Self>>) -> Arc<Self> {
+        let is_staged = matches!(stages, Stages::Two(_));
         Arc::new(Self {
+            leader,
+            is_staged,
             state: Mutex::new(State {
                 phase: Phase::Waiting(stages),
+                interested: 0,
                 wakers: Wakers::default(),
                 over: None,
                 blocked: 0,
@@ -214,6 +252,32 @@ impl<T: Send + Sync + 'static> Flight<T> {
         self.withdraw()
     }
 
+    /// The flight that this one follows.
+    #[must_use]
+    pub fn leader(&self) -> Option<&Arc<Self>> {
+        self.leader.as_ref()
+    }
+
+    /// Whether the work has two parts.
+    #[must_use]
+    pub fn is_staged(&self) -> bool {
+        self.is_staged
+    }
+
+    /// Count one more who wants the result; `None` once the flight has ended or was cancelled.
+    #[must_use]
+    pub fn join(self: &Arc<Self>) -> Option<Interest<T>> {
+        let mut state = lock(&self.state);
+        match state.phase {
+            Phase::Ended => return None,
+            Phase::Running { can_stop: true, .. } if self.cancel.is_requested() => return None,
+            Phase::Waiting(_) | Phase::Running { .. } => {}
+        }
+        state.interested += 1;
+        drop(state);
+        Some(Interest::new(Arc::clone(self)))
+    }
+
     /// How the flight ended; `None` while it has not.
     #[must_use]
     pub fn ending(&self) -> Option<&Ending<T>> {
@@ -223,7 +287,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
     /// Whether the work runs at this moment.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        matches!(lock(&self.state).phase, Phase::Running(_))
+        matches!(lock(&self.state).phase, Phase::Running { .. })
     }
 
     /// Whether nobody runs or ran the work.
@@ -280,7 +344,7 @@ impl<T: Send + Sync + 'static> Flight<T> {
     /// Who runs the work, and what tells that it no longer does.
     fn running_by(&self) -> Option<(Runner, Arc<AtomicBool>)> {
         let mut state = lock(&self.state);
-        let Phase::Running(Some(by)) = &state.phase else {
+        let Phase::Running { by: Some(by), .. } = &state.phase else {
             return None;
         };
         let by = by.clone();
@@ -310,18 +374,67 @@ impl<T: Send + Sync + 'static> Flight<T> {
 
     fn claim(&self) -> Option<Stages<T>> {
         let by = Runner::current();
-        let mut state = lock(&self.state);
-        if !matches!(state.phase, Phase::Waiting(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut state.phase, Phase::Running(by)) {
-            Phase::Waiting(stages) => Some(stages),
-            Phase::Running(_) | Phase::Ended => None,
-        }
+        take_stages(&mut lock(&self.state).phase, by)
+    }
+}
+
+/// Take the work out of a phase in which nobody runs it, for `by` to run.
+fn take_stages<T>(phase: &mut Phase<T>, by: Option<Runner>) -> Option<Stages<T>> {
+    let Phase::Waiting(stages) = phase else {
+        return None;
+    };
+    let can_stop = matches!(stages, Stages::Two(_));
+    match std::mem::replace(phase, Phase::Running { by, can_stop }) {
+        Phase::Waiting(stages) => Some(stages),
+        Phase::Running { .. } | Phase::Ended => None,
     }
 }
 
 impl<T> Flight<T> {
+    /// The first part is done: whether the last one may follow, which then can no longer be stopped.
+    fn commit(&self) -> bool {
+        let mut state = lock(&self.state);
+        let may_go_on = !self.cancel.is_requested();
+        // Nobody joins what ends as withdrawn: until then it counts as about to stop.
+        if may_go_on && let Phase::Running { can_stop, .. } = &mut state.phase {
+            *can_stop = false;
+        }
+        may_go_on
+    }
+
+    /// One who was interested leaves; the last one cancels.
+    fn leave(&self) {
+        let stages = {
+            let mut state = lock(&self.state);
+            state.interested -= 1;
+            if state.interested > 0 {
+                return;
+            }
+            match &mut state.phase {
+                Phase::Ended
+                | Phase::Running {
+                    can_stop: false, ..
+                } => return,
+                Phase::Running { can_stop: true, .. } => {
+                    self.cancel.request();
+                    return;
+                }
+                phase @ Phase::Waiting(_) => {
+                    // Before the lock is released: nobody joins what is about to be withdrawn.
+                    self.cancel.request();
+                    let stages = take_stages(phase, None);
+                    *phase = Phase::Running {
+                        by: None,
+                        can_stop: true,
+                    };
+                    stages
+                }
+            }
+        };
+        drop(stages);
+        self.end(Ending::Withdrawn);
+    }
+
     fn end(&self, ending: Ending<T>) {
         let (wakers, blocked) = {
             let mut state = lock(&self.state);
@@ -333,7 +446,7 @@ impl<T> Flight<T> {
             state.phase = Phase::Ended;
             (std::mem::take(&mut state.wakers), state.blocked)
         };
-        // Notifying costs a system call, whether or not anybody hears it.
+        // Notifying costs a system call, whether or not anybody waits.
         if blocked > 0 {
             self.ended.notify_all();
         }

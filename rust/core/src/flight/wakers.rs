@@ -1,8 +1,8 @@
-//! Who hears of a flight's end.
+//! Who is woken by a flight's end.
 
 use crate::sync::Arc;
 
-/// Hears once that a flight ended. Called without a lock, by the thread that ended it.
+/// Told once that a flight ended. Called without a lock, by the thread that ended it.
 pub trait Wake: Send {
     /// The flight ended.
     fn wake(self: Box<Self>);
@@ -14,13 +14,13 @@ impl<F: FnOnce() + Send> Wake for F {
     }
 }
 
-/// Hears that flights ended, each by its number. Called as [`Wake`] is.
+/// Told that flights ended, each by its number. Called as [`Wake`] is.
 pub trait WakeEach: Send + Sync {
     /// The flight that was watched as `number` ended.
     fn wake(&self, number: usize);
 }
 
-/// Who is to hear of a flight's end.
+/// Who is to be woken.
 pub enum Waker {
     /// For one flight.
     One(Box<dyn Wake>),
@@ -29,7 +29,8 @@ pub enum Waker {
 }
 
 impl Waker {
-    pub(super) fn wake(self) {
+    /// Call it.
+    pub fn wake(self) {
         match self {
             Self::One(waker) => waker.wake(),
             Self::Each(waker, number) => waker.wake(number),

@@ -8,10 +8,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::flight::{Flight, Unfinished, WaitGraph, is_runner};
-use crate::sync::{
-    Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait, wait_timeout,
-};
+use crate::flight::{Flight, Unfinished, WaitGraph, Waker, is_runner};
+use crate::fork::{Renewable, Resident};
+use crate::sync::{Arc, Ordering, lock, wait, wait_timeout};
 use shared::Shared;
 
 mod shared;
@@ -49,6 +48,15 @@ impl<T: Send + Sync + 'static> Task for Flight<T> {
 /// Calls its argument once, in a setting of its own making (or not at all, if there is none left).
 pub type Around = Arc<dyn Fn(&mut (dyn FnMut() + Send)) + Send + Sync>;
 
+/// Decodes of so many pixels in all enter the host together: few enough that none waits long.
+const MAX_BATCH_COST: u64 = 1 << 18;
+
+/// What a decode costs besides its pixels, in pixels.
+const BASE_COST: u64 = 1 << 12;
+
+/// What costs more lets others pass: an image of more pixels than most cameras make.
+const BULK_COST: u64 = 1 << 24;
+
 /// How a pool is made.
 #[derive(Clone)]
 pub struct Options {
@@ -62,8 +70,8 @@ pub struct Options {
     pub life: Option<Around>,
     /// Called around hosted work, several jobs in a row where they follow each other.
     pub host: Option<Around>,
-    /// Staged jobs ride together into the host, up to this sum of their costs.
-    pub max_ride: u64,
+    /// Staged jobs enter the host together, up to this sum of their costs.
+    pub max_batch_cost: u64,
     /// Who waits for whom; shared by pools whose jobs may wait for each other's.
     pub graph: Arc<WaitGraph>,
 }
@@ -76,7 +84,7 @@ impl Default for Options {
             name: "safelight".to_owned(),
             life: None,
             host: None,
-            max_ride: 0,
+            max_batch_cost: MAX_BATCH_COST,
             graph: Arc::default(),
         }
     }
@@ -115,7 +123,7 @@ pub struct Job {
     pub site: Site,
     /// Its queue.
     pub priority: Priority,
-    /// How much work its first part is, for [`Options::max_ride`].
+    /// How much work its first part is, for [`Options::max_batch_cost`].
     pub cost: u64,
 }
 
@@ -127,6 +135,21 @@ impl Job {
             site: Site::default(),
             priority: Priority::default(),
             cost: 0,
+        }
+    }
+
+    /// A job of which the first part is to decode `pixels`; so many let others pass.
+    pub fn decode(task: Arc<dyn Task>, pixels: u64) -> Self {
+        let cost = pixels.saturating_add(BASE_COST);
+        Self {
+            site: Site::Both,
+            priority: if cost > BULK_COST {
+                Priority::Bulk
+            } else {
+                Priority::Foreground
+            },
+            cost,
+            ..Self::new(task)
         }
     }
 }
@@ -171,7 +194,7 @@ pub struct Stats {
 
 /// See the module. Dropped, it lets its threads go once the queued jobs are done.
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Renewable<Arc<Shared>>,
 }
 
 impl Pool {
@@ -179,47 +202,63 @@ impl Pool {
     #[must_use]
     pub fn new(options: Options) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                state: Mutex::default(),
-                work: Condvar::new(),
-                room: Condvar::new(),
-                gone: Condvar::new(),
-                dead: AtomicBool::new(false),
-                inlined: AtomicUsize::new(0),
-                options: Options {
-                    threads: options.threads.max(1),
-                    queue: options.queue.max(1),
-                    ..options
-                },
-            }),
+            shared: Renewable::new(Arc::new(Shared::new(Options {
+                threads: options.threads.max(1),
+                queue: options.queue.max(1),
+                ..options
+            }))),
         }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        self.shared.get()
     }
 
     /// How the pool was made.
     #[must_use]
     pub fn options(&self) -> &Options {
-        &self.shared.options
+        &self.shared().options
     }
 
     /// Queue the jobs from the front of `jobs`, as many as there is room for, with one wake-up.
     ///
-    /// On work's own thread a full queue makes it run them inline. Elsewhere what found no room
-    /// stays in `jobs`, with [`SubmitError::Full`].
-    pub fn try_submit(&self, jobs: &mut VecDeque<Job>) -> Result<(), SubmitError> {
+    /// What found no room stays in `jobs`, with [`SubmitError::Full`].
+    pub fn offer(&self, jobs: &mut VecDeque<Job>) -> Result<(), SubmitError> {
+        // Dropped once the lock is released.
         let mut swept = Vec::new();
-        let (state, bound) = (self.shared.open()?, self.shared.options.queue);
-        let result = self.shared.fill_to(state, jobs, bound, &mut swept);
-        drop(swept);
-        match result {
+        let shared = self.shared();
+        let state = shared.open()?;
+        shared.fill_to(state, jobs, shared.options.queue, &mut swept)
+    }
+
+    /// As [`Pool::offer`], but on work's own thread a full queue makes it run the rest inline.
+    pub fn try_submit(&self, jobs: &mut VecDeque<Job>) -> Result<(), SubmitError> {
+        match self.offer(jobs) {
             Err(SubmitError::Full) if is_runner() => {
                 for job in jobs.drain(..) {
-                    self.shared.inlined.fetch_add(1, Ordering::Relaxed);
+                    self.shared().inlined.fetch_add(1, Ordering::Relaxed);
                     job.task.run();
                 }
                 Ok(())
             }
             result => result,
         }
+    }
+
+    /// Have `waker` called, once, when there is room for half a queue, or the pool closes.
+    ///
+    /// For half a queue, so that many who wait are not woken for each job that leaves.
+    pub fn watch_room(&self, waker: Waker) {
+        let mut swept = Vec::new();
+        // Of a closed pool whoever waits finds out by submitting.
+        if let Ok(mut state) = self.shared().open() {
+            state.sweep(&mut swept);
+            if !self.shared().has_much_room(&state) {
+                state.room_wakers.push(waker);
+                return;
+            }
+        }
+        waker.wake();
     }
 
     /// As [`Pool::try_submit`], and wait for room, at most for `timeout`.
@@ -234,8 +273,8 @@ impl Pool {
                 Err(SubmitError::Full) => {}
                 result => return result,
             }
-            let mut state = self.shared.open()?;
-            if state.queued() < self.shared.options.queue {
+            let mut state = self.shared().open()?;
+            if state.queued() < self.shared().options.queue {
                 continue;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -244,8 +283,8 @@ impl Pool {
             }
             state.blocked += 1;
             state = match left {
-                None => wait(&self.shared.room, state),
-                Some(left) => wait_timeout(&self.shared.room, state, left),
+                None => wait(&self.shared().room, state),
+                Some(left) => wait_timeout(&self.shared().room, state, left),
             };
             state.blocked -= 1;
         }
@@ -256,22 +295,22 @@ impl Pool {
         // Dropped once the lock is released.
         let mut swept = Vec::new();
         let mut jobs = VecDeque::from([job]);
-        let state = self.shared.open()?;
-        self.shared
+        let state = self.shared().open()?;
+        self.shared()
             .fill_to(state, &mut jobs, usize::MAX, &mut swept)
     }
 
     /// Whether the queue has no room.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.shared
+        self.shared()
             .open()
-            .is_ok_and(|state| state.queued() >= self.shared.options.queue)
+            .is_ok_and(|state| state.queued() >= self.shared().options.queue)
     }
 
     /// Move `task` to the foreground if it waits in the background.
     pub fn promote(&self, task: &Arc<dyn Task>) {
-        let Ok(mut state) = self.shared.open() else {
+        let Ok(mut state) = self.shared().open() else {
             return;
         };
         let queue = &mut state.queues[Priority::Background as usize];
@@ -285,29 +324,24 @@ impl Pool {
     /// Counters, at one moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        if self.shared.dead.load(Ordering::Acquire) {
-            return Stats::default();
-        }
-        let state = lock(&self.shared.state);
+        let state = lock(&self.shared().state);
         Stats {
             threads: state.threads,
             idle: state.idle,
             queued: state.queued(),
             taken: state.taken,
-            inlined: self.shared.inlined.load(Ordering::Relaxed) as u64,
+            inlined: self.shared().inlined.load(Ordering::Relaxed) as u64,
         }
     }
 
     /// Refuse new jobs, withdraw the queued ones, and let the threads go; does not wait.
     pub fn close(&self) {
-        let Ok(mut state) = self.shared.open() else {
+        let Ok(mut state) = self.shared().open() else {
             return;
         };
         state.closing = true;
         let queues = std::mem::take(&mut state.queues);
-        drop(state);
-        self.shared.work.notify_all();
-        self.shared.room.notify_all();
+        self.shared().wake_all(state);
         for job in queues.into_iter().flatten() {
             job.task.withdraw();
         }
@@ -315,41 +349,49 @@ impl Pool {
 
     /// Refuse new jobs and let the threads go once the queued ones are done; does not wait.
     pub fn finish(&self) {
-        let Ok(mut state) = self.shared.open() else {
+        let Ok(mut state) = self.shared().open() else {
             return;
         };
         state.closing = true;
-        drop(state);
-        self.shared.work.notify_all();
-        self.shared.room.notify_all();
+        self.shared().wake_all(state);
     }
 
     /// After [`Pool::close`] or [`Pool::finish`]: wait until every thread is gone; whether they are.
     #[must_use]
     pub fn join(&self, timeout: Option<Duration>) -> bool {
-        if self.shared.dead.load(Ordering::Acquire) {
-            return true;
-        }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.shared().state);
         while state.threads > 0 {
             state = match deadline {
-                None => wait(&self.shared.gone, state),
+                None => wait(&self.shared().gone, state),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return false;
                     }
-                    wait_timeout(&self.shared.gone, state, left)
+                    wait_timeout(&self.shared().gone, state, left)
                 }
             };
         }
         true
     }
+}
 
-    /// In a forked child: the threads are not there, and nothing here may be locked again.
-    pub fn mark_dead(&self) {
-        self.shared.dead.store(true, Ordering::Release);
+impl Resident for Pool {
+    /// The threads are not there, and nothing of the parent's may be locked again.
+    fn after_fork(&self) {
+        let old = self.shared();
+        old.dead.store(true, Ordering::Release);
+        self.shared
+            .replace(Arc::new(Shared::new(old.options.clone())));
+    }
+
+    fn close(&self) {
+        Self::close(self);
+    }
+
+    fn join(&self, timeout: Duration) -> bool {
+        Self::join(self, Some(timeout))
     }
 }
 

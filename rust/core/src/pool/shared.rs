@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{Around, Job, Options, Priority, Site, SubmitError};
-use crate::flight::Unfinished;
+use crate::flight::{Unfinished, Waker};
 use crate::sync::{
     Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, lock, thread, wait,
 };
@@ -32,12 +32,14 @@ pub(super) struct State {
     pub(super) threads: usize,
     pub(super) started: u64,
     pub(super) idle: usize,
-    /// Threads that wait for room: notifying costs a system call even if nobody hears it.
+    /// Threads that wait for room: notifying costs a system call even if nobody waits.
     pub(super) blocked: usize,
     pub(super) taken: u64,
     /// Sweeping again pays only once the queue has grown to this.
     pub(super) swept: usize,
     pub(super) closing: bool,
+    /// Who is to be woken once there is much room.
+    pub(super) room_wakers: Vec<Waker>,
 }
 
 impl State {
@@ -49,8 +51,8 @@ impl State {
         self.queues[job.priority as usize].push_back(job);
     }
 
-    /// The queue whose turn it is.
-    fn turn(&self) -> Option<usize> {
+    /// The queue that is to be served next.
+    fn queue(&self) -> Option<usize> {
         let bulk = Priority::Bulk as usize;
         if self.passed >= MAX_PASSED && !self.queues[bulk].is_empty() {
             return Some(bulk);
@@ -60,11 +62,11 @@ impl State {
 
     /// What [`State::pop`] would take.
     fn front(&self) -> Option<&Job> {
-        self.queues[self.turn()?].front()
+        self.queues[self.queue()?].front()
     }
 
     fn pop(&mut self) -> Option<Job> {
-        let job = self.queues[self.turn()?].pop_front()?;
+        let job = self.queues[self.queue()?].pop_front()?;
         self.passed = match job.priority {
             Priority::Foreground if !self.queues[Priority::Bulk as usize].is_empty() => {
                 self.passed + 1
@@ -78,7 +80,7 @@ impl State {
     /// Take out the jobs that ended while they waited, so that they hold no room.
     ///
     /// They are handed over: their values are not to be dropped under the lock.
-    fn sweep(&mut self, swept: &mut Vec<Job>) {
+    pub(super) fn sweep(&mut self, swept: &mut Vec<Job>) {
         for queue in &mut self.queues {
             for job in std::mem::take(queue) {
                 if job.task.is_waiting() {
@@ -93,7 +95,7 @@ impl State {
 }
 
 /// What a thread does next.
-enum Turn<'a> {
+enum Step<'a> {
     /// The job, taken from its queue, on the thread alone.
     Run(Job),
     /// The first part of the job, taken from its queue.
@@ -102,14 +104,40 @@ enum Turn<'a> {
     Visit(&'a Around),
 }
 
-/// Second parts on their way into the host, together.
+/// Second parts that are to enter the host together.
 #[derive(Default)]
-struct Riders {
+struct Batch {
     parts: Vec<Unfinished>,
     cost: u64,
 }
 
 impl Shared {
+    pub(super) fn new(options: Options) -> Self {
+        Self {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            gone: Condvar::new(),
+            dead: AtomicBool::new(false),
+            inlined: AtomicUsize::new(0),
+            options,
+        }
+    }
+
+    /// Whether those who are woken for room find enough of it.
+    pub(super) fn has_much_room(&self, state: &State) -> bool {
+        state.queued() <= self.options.queue / 2
+    }
+
+    /// Wake whoever waits for anything: the pool closes.
+    pub(super) fn wake_all(&self, mut state: MutexGuard<'_, State>) {
+        let wakers = std::mem::take(&mut state.room_wakers);
+        drop(state);
+        self.work.notify_all();
+        self.room.notify_all();
+        wake(wakers);
+    }
+
     pub(super) fn open(&self) -> Result<MutexGuard<'_, State>, SubmitError> {
         if self.dead.load(Ordering::Acquire) {
             return Err(SubmitError::ShutDown);
@@ -198,48 +226,48 @@ impl Shared {
     }
 
     fn work(&self) {
-        let mut riders = Riders::default();
+        let mut batch = Batch::default();
         loop {
-            // Not asleep, nor at anything else, while others wait for what rides.
-            let turn = if riders.parts.is_empty() {
+            // Not asleep, nor at anything else, while others wait for the batch.
+            let step = if batch.parts.is_empty() {
                 self.next()
             } else {
-                self.next_rider(&riders)
+                self.next_of_batch(&batch)
             };
-            match turn {
-                Some(Turn::Begin(job)) => {
+            match step {
+                Some(Step::Begin(job)) => {
                     // A job that came to nothing takes no room.
                     if let Some(part) = job.task.begin() {
-                        riders.parts.push(part);
-                        riders.cost = riders.cost.saturating_add(job.cost);
+                        batch.parts.push(part);
+                        batch.cost = batch.cost.saturating_add(job.cost);
                     }
                 }
-                _ if !riders.parts.is_empty() => self.land(std::mem::take(&mut riders)),
-                Some(Turn::Run(job)) => job.task.run(),
-                Some(Turn::Visit(host)) => self.visit(host),
+                _ if !batch.parts.is_empty() => self.finish(std::mem::take(&mut batch)),
+                Some(Step::Run(job)) => job.task.run(),
+                Some(Step::Visit(host)) => self.visit(host),
                 None => return,
             }
         }
     }
 
-    /// A job that may ride with the others, if it is its turn.
-    fn next_rider(&self, riders: &Riders) -> Option<Turn<'_>> {
+    /// The next job, if it may join the batch.
+    fn next_of_batch(&self, batch: &Batch) -> Option<Step<'_>> {
         if self.dead.load(Ordering::Acquire) {
             return None;
         }
         let state = lock(&self.state);
         let job = state.front()?;
-        let cost = riders.cost.saturating_add(job.cost);
-        if job.site == Site::Both && cost <= self.options.max_ride {
-            self.pop(state).ok().map(Turn::Begin)
+        let cost = batch.cost.saturating_add(job.cost);
+        if job.site == Site::Both && cost <= self.options.max_batch_cost {
+            self.pop(state).ok().map(Step::Begin)
         } else {
             None
         }
     }
 
-    /// Finish what rides, inside one call of the host.
-    fn land(&self, riders: Riders) {
-        let mut parts = riders.parts.into_iter();
+    /// Finish the batch, inside one call of the host.
+    fn finish(&self, batch: Batch) {
+        let mut parts = batch.parts.into_iter();
         let mut finish = || parts.by_ref().for_each(|part| part());
         match &self.options.host {
             None => finish(),
@@ -285,7 +313,7 @@ impl Shared {
         }
     }
 
-    fn next(&self) -> Option<Turn<'_>> {
+    fn next(&self) -> Option<Step<'_>> {
         if self.dead.load(Ordering::Acquire) {
             return None;
         }
@@ -294,11 +322,11 @@ impl Shared {
             if let Some(host) = &self.options.host
                 && state.front().is_some_and(|job| job.site == Site::Host)
             {
-                return Some(Turn::Visit(host));
+                return Some(Step::Visit(host));
             }
             state = match self.pop(state) {
-                Ok(job) if job.site == Site::Both => return Some(Turn::Begin(job)),
-                Ok(job) => return Some(Turn::Run(job)),
+                Ok(job) if job.site == Site::Both => return Some(Step::Begin(job)),
+                Ok(job) => return Some(Step::Run(job)),
                 Err(state) => state,
             };
             if state.closing {
@@ -316,10 +344,23 @@ impl Shared {
             return Err(state);
         };
         let blocked = state.blocked;
+        let wakers = if !state.room_wakers.is_empty() && self.has_much_room(&state) {
+            std::mem::take(&mut state.room_wakers)
+        } else {
+            Vec::new()
+        };
         drop(state);
         if blocked > 0 {
             self.room.notify_one();
         }
+        wake(wakers);
         Ok(job)
+    }
+}
+
+fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        // One that panics must not cost the others their call, nor the thread its life.
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }

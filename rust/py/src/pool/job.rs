@@ -1,20 +1,21 @@
 //! `Job`: one callable on its way through a pool, and how threads wait for flights.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{PyTraverseError, PyVisit};
-use safelight_core::flight::{Ending, Flight, WaitError};
-use safelight_core::pool::{Job, Priority, Site, Task};
+use safelight_core::flight::{Ending, Flight, Interest, WaitError, Waker};
+use safelight_core::pool::{Job, Pool, Priority, Site, Task};
 use safelight_core::{Error, ErrorKind};
 
+use super::priority;
 use super::raised::Raised;
-use super::worker::{call, detached, work_attached};
+use super::worker::{Context, detached, work_attached};
 use crate::error::BindingError;
-use crate::fork::generation;
+use crate::fork::RESIDENTS;
 
 pyo3::import_exception!(concurrent.futures, CancelledError);
 
@@ -71,7 +72,7 @@ pub(crate) fn wait<'flight, T: Send + Sync + 'static>(
             Ok(ending) => return Ok(ending),
             Err(WaitError::Cycle) => {
                 return Err(PyRuntimeError::new_err(
-                    "work waits for itself: what it asks for is, through others, waiting for it",
+                    "work waits for itself: it needs its own result, directly or through others",
                 ));
             }
             Err(WaitError::Timeout) if left.is_some_and(|left| left <= slice) => {
@@ -82,69 +83,130 @@ pub(crate) fn wait<'flight, T: Send + Sync + 'static>(
     }
 }
 
+/// As [`wait`], for whoever can do without: a cycle is no error.
+pub(crate) fn wait_unless_cycle<T: Send + Sync + 'static>(
+    py: Python<'_>,
+    flight: &Flight<T>,
+) -> PyResult<()> {
+    while let Err(WaitError::Timeout) = detached(py, || flight.wait(Some(SIGNAL_SLICE))) {
+        py.check_signals()?;
+    }
+    Ok(())
+}
+
 /// One callable on its way through a pool.
 #[pyclass(name = "Job", module = "safelight._safelight", frozen, weakref)]
 pub(crate) struct PyJob {
     pub(super) flight: Arc<Flight<Answer>>,
     generation: u32,
-    site: Site,
-    cost: u64,
+    /// Its own place in a queue.
+    entry: Job,
+    /// Its part in a decode, which the flight's work holds.
+    wanted: Weak<Interest<Answer>>,
+    /// What has to end first; until the job is queued.
+    after: Mutex<Option<Arc<Flight<Answer>>>>,
 }
 
-/// What an image costs besides its pixels, in pixels.
-const BASE_COST: u64 = 1 << 12;
-
-/// What costs more lets others pass: an image of more pixels than most cameras make.
-const BULK_COST: u64 = 1 << 24;
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl PyJob {
-    pub(super) fn new(function: Py<PyAny>, args: Py<PyTuple>, kwargs: Option<Py<PyDict>>) -> Self {
+    /// A job that is not queued yet and calls a function, the first of `function`, in `context`.
+    pub(crate) fn of_call(
+        context: Context,
+        function: Py<PyTuple>,
+        kwargs: Option<Py<PyDict>>,
+    ) -> Self {
         let flight = Flight::new(Box::new(move |_| {
             work_attached(|py| {
                 let kwargs = kwargs.map(|kwargs| kwargs.into_bound(py));
-                let answer = call(function.bind(py), args.bind(py), kwargs.as_ref());
-                // Before anybody hears of the end: arguments may hold something large.
-                drop((function, args, kwargs));
+                let answer = context.call(function.bind(py), kwargs.as_ref());
+                // Before anybody knows of the end: arguments may hold something large.
+                drop((context, function, kwargs));
                 match answer {
                     Ok(value) => Ok(Object(value.unbind())),
                     Err(error) => Err(Raised::new(py, &error)),
                 }
             })
         }));
-        Self {
-            flight,
-            generation: generation(),
+        let entry = Job {
             site: Site::Host,
-            cost: 0,
-        }
+            ..Job::new(Arc::clone(&flight) as Arc<dyn Task>)
+        };
+        Self::of_decode(flight, entry, Weak::new(), None)
     }
 
-    /// A job whose first part needs no interpreter; `cost` is how much work that is, in pixels.
-    pub(crate) fn staged(flight: Arc<Flight<Answer>>, cost: u64) -> Self {
+    /// What a flight that is under way comes to.
+    pub(crate) fn of_flight(flight: Arc<Flight<Answer>>) -> Self {
+        let entry = Job::new(Arc::clone(&flight) as Arc<dyn Task>);
+        Self::of_decode(flight, entry, Weak::new(), None)
+    }
+
+    pub(crate) fn flight(&self) -> &Arc<Flight<Answer>> {
+        &self.flight
+    }
+
+    /// A job that takes part in a decode: in that of `wanted`, and once `after` has ended.
+    pub(crate) fn of_decode(
+        flight: Arc<Flight<Answer>>,
+        entry: Job,
+        wanted: Weak<Interest<Answer>>,
+        after: Option<Arc<Flight<Answer>>>,
+    ) -> Self {
         Self {
             flight,
-            generation: generation(),
-            site: Site::Both,
-            cost: cost.saturating_add(BASE_COST),
+            generation: RESIDENTS.generation(),
+            entry,
+            wanted,
+            after: Mutex::new(after),
         }
     }
 
-    pub(super) fn as_job(&self, priority: Priority) -> Job {
-        let priority = match priority {
-            Priority::Foreground if self.cost > BULK_COST => Priority::Bulk,
-            priority => priority,
+    /// What is to be queued for the job: what it comes after, if anything, or itself.
+    pub(super) fn queued(&self, background: bool) -> Job {
+        let entry = self.entry.clone();
+        let job = match &*lock(&self.after) {
+            None => entry,
+            Some(after) => {
+                let task = Arc::clone(after) as Arc<dyn Task>;
+                if after.is_staged() {
+                    Job::decode(task, 0)
+                } else {
+                    Job { task, ..entry }
+                }
+            }
         };
         Job {
-            task: Arc::clone(&self.flight) as Arc<dyn Task>,
-            site: self.site,
-            priority,
-            cost: self.cost,
+            priority: match priority(background) {
+                Priority::Foreground => job.priority,
+                background => background,
+            },
+            ..job
+        }
+    }
+
+    pub(super) fn withdraw(&self) {
+        self.flight.withdraw();
+    }
+
+    /// The job was queued: have it follow what it comes after.
+    pub(super) fn was_queued(&self, pool: &Arc<Pool>) {
+        let after = lock(&self.after).take();
+        if let Some(after) = after {
+            let (pool, entry) = (Arc::clone(pool), self.entry.clone());
+            after.watch(Waker::One(Box::new(move || {
+                // Whether or not there is room: whoever waits for it had to wait already.
+                if pool.push(entry.clone()).is_err() {
+                    entry.task.withdraw();
+                }
+            })));
         }
     }
 
     /// An error if the job did not end before the fork that made this process.
     pub(super) fn check_process(&self) -> PyResult<()> {
-        if self.generation == generation() || self.flight.ending().is_some() {
+        if self.generation == RESIDENTS.generation() || self.flight.ending().is_some() {
             return Ok(());
         }
         Err(PyRuntimeError::new_err(
@@ -160,6 +222,13 @@ impl PyJob {
 
 #[pymethods]
 impl PyJob {
+    /// A job that is not queued yet and calls `function`, in a copy of the caller's context.
+    #[new]
+    pub(super) fn new(py: Python<'_>, function: Py<PyAny>) -> PyResult<Self> {
+        let function = (function,).into_pyobject(py)?.unbind();
+        Ok(Self::of_call(Context::current(py)?, function, None))
+    }
+
     /// Wait for the job and return what it returned, or raise a copy of what it raised.
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
@@ -181,10 +250,19 @@ impl PyJob {
         }
     }
 
-    /// Withdraw the job if it has not begun; whether it is withdrawn. A decode that runs is asked
+    /// Withdraw the job if it has not begun; whether it is withdrawn.
+    ///
+    /// A decode goes on for others who want it. One that runs and that nobody else wants is asked
     /// to stop, and then ends as if it had been withdrawn.
     pub(super) fn cancel(&self) -> bool {
-        self.generation == generation() && self.flight.cancel() || self.cancelled()
+        if self.generation == RESIDENTS.generation() {
+            let wanted = self.wanted.upgrade();
+            self.flight.withdraw();
+            if let Some(wanted) = wanted {
+                wanted.leave();
+            }
+        }
+        self.cancelled()
     }
 
     /// Whether the job was withdrawn before it began, or stopped midway.
@@ -194,7 +272,7 @@ impl PyJob {
 
     /// Whether the job runs at this moment.
     fn running(&self) -> bool {
-        self.generation == generation() && self.flight.is_running()
+        self.generation == RESIDENTS.generation() && self.flight.is_running()
     }
 
     /// Whether the job ended, however.

@@ -6,30 +6,27 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
-use safelight_core::flight::WaitGraph;
+use safelight_core::flight::{WaitGraph, Waker};
 use safelight_core::pool::{Job, Options, Pool, Priority, SubmitError};
 
-use crate::fork::{Renewable, Resident, register};
+use crate::fork::RESIDENTS;
 
 mod job;
 mod raised;
 mod watch;
 mod worker;
 
-pub(crate) use job::{Answer, Object, PyJob, ending_error, wait};
+pub(crate) use job::{Answer, Object, PyJob, ending_error, wait, wait_unless_cycle};
 pub(crate) use raised::Raised;
-pub(crate) use watch::{LoopWaker, PyMailbox, PyWatch};
-pub(crate) use worker::{call, detached, work_attached};
-
-/// Decodes of so many pixels in all are handed over together: few enough that none waits long.
-const MAX_RIDE: u64 = 1 << 18;
+use watch::LoopWaker;
+pub(crate) use watch::{PyMailbox, PyWatch};
+pub(crate) use worker::{Context, call, detached, work_attached};
 
 /// Between the highest priority there is and the lowest.
 const MAX_NICENESS: u8 = 39;
@@ -37,41 +34,15 @@ const MAX_NICENESS: u8 = 39;
 /// More threads than this are a mistake in a setting.
 const MAX_THREADS: usize = 1024;
 
-/// The pool behind a `PyPool`, replaced in a forked child.
-struct PoolSlot(Renewable<Arc<Pool>>);
+/// Wait graph of all work of the process: jobs of any pool and decodes of any thread.
+static GRAPH: LazyLock<Arc<WaitGraph>> = LazyLock::new(|| {
+    let graph = Arc::default();
+    RESIDENTS.register(&graph);
+    graph
+});
 
-impl Resident for PoolSlot {
-    fn after_fork(&self) {
-        let old = self.0.get();
-        old.mark_dead();
-        self.0.replace(Arc::new(Pool::new(Options {
-            graph: graph(),
-            ..old.options().clone()
-        })));
-    }
-
-    fn close(&self) {
-        self.0.get().close();
-    }
-
-    fn join(&self, timeout: Duration) -> bool {
-        self.0.get().join(Some(timeout))
-    }
-}
-
-/// Wait graph of every pool of the process: their jobs may wait for each other's.
-static GRAPH: OnceLock<Renewable<Arc<WaitGraph>>> = OnceLock::new();
-
-fn graph() -> Arc<WaitGraph> {
-    let graph = GRAPH.get_or_init(|| Renewable::new(Arc::default()));
-    Arc::clone(graph.get())
-}
-
-/// In a forked child: a worker of the parent may have held the graph's lock.
-pub(crate) fn renew_graph() {
-    if let Some(graph) = GRAPH.get() {
-        graph.replace(Arc::default());
-    }
+pub(crate) fn graph() -> &'static Arc<WaitGraph> {
+    &GRAPH
 }
 
 /// Threads that run Python callables and native jobs.
@@ -83,7 +54,7 @@ pub(crate) fn renew_graph() {
     weakref
 )]
 pub(crate) struct PyPool {
-    slot: Arc<PoolSlot>,
+    pool: Arc<Pool>,
     attached_ns: Arc<AtomicU64>,
 }
 
@@ -122,12 +93,12 @@ pub(crate) fn priority(background: bool) -> Priority {
 
 impl PyPool {
     pub(crate) fn pool(&self) -> &Arc<Pool> {
-        self.slot.0.get()
+        &self.pool
     }
 
     /// Queue all, waiting detached for room; on an error those that have not begun are withdrawn.
-    fn queue(&self, py: Python<'_>, jobs: &[&PyJob], priority: Priority) -> PyResult<()> {
-        let mut queue: VecDeque<Job> = jobs.iter().map(|job| job.as_job(priority)).collect();
+    fn queue(&self, py: Python<'_>, jobs: &[&PyJob], background: bool) -> PyResult<()> {
+        let mut queue = queued(jobs, background);
         let pool = self.pool();
         // On a worker a full queue makes it run them here, and what they decode never is attached.
         let mut submitted = if is_worker() {
@@ -137,29 +108,43 @@ impl PyPool {
         };
         let error = loop {
             match submitted {
-                Ok(()) => return Ok(()),
+                Ok(()) => break None,
                 Err(SubmitError::Full) => {}
-                Err(error) => break submit_error(error),
+                Err(error) => break Some(submit_error(error)),
             }
             submitted = py.detach(|| pool.submit(&mut queue, Some(job::SIGNAL_SLICE)));
             if submitted == Err(SubmitError::Full)
                 && let Err(signal) = py.check_signals()
             {
-                break signal;
+                break Some(signal);
             }
         };
+        for job in &jobs[..jobs.len() - queue.len()] {
+            job.was_queued(pool);
+        }
+        let Some(error) = error else { return Ok(()) };
         for job in jobs {
-            job.cancel();
+            job.withdraw();
         }
         Err(error)
     }
+}
+
+fn queued(jobs: &[&PyJob], background: bool) -> VecDeque<Job> {
+    jobs.iter().map(|job| job.queued(background)).collect()
 }
 
 #[pymethods]
 impl PyPool {
     #[new]
     #[pyo3(signature = (max_threads, *, max_queue=1024, name="safelight-media", niceness=0))]
-    fn new(max_threads: usize, max_queue: usize, name: &str, niceness: u8) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        max_threads: usize,
+        max_queue: usize,
+        name: &str,
+        niceness: u8,
+    ) -> PyResult<Self> {
         if !(1..=MAX_THREADS).contains(&max_threads) {
             return Err(PyValueError::new_err(format!(
                 "max_threads must be from 1 to {MAX_THREADS}"
@@ -176,6 +161,7 @@ impl PyPool {
         if name.contains('\0') {
             return Err(PyValueError::new_err("a thread's name cannot hold NUL"));
         }
+        worker::prepare(py)?;
         let attached_ns = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&attached_ns);
         let pool = Pool::new(Options {
@@ -184,12 +170,12 @@ impl PyPool {
             name: name.to_owned(),
             life: Some(Arc::new(move |run| worker::live(niceness, run))),
             host: Some(Arc::new(move |run| worker::host(&counter, run))),
-            max_ride: MAX_RIDE,
-            graph: graph(),
+            graph: Arc::clone(graph()),
+            ..Options::default()
         });
-        let slot = Arc::new(PoolSlot(Renewable::new(Arc::new(pool))));
-        register(&slot);
-        Ok(Self { slot, attached_ns })
+        let pool = Arc::new(pool);
+        RESIDENTS.register(&pool);
+        Ok(Self { pool, attached_ns })
     }
 
     /// Queue ``function(*args, **kwargs)``; its job. With a full queue the caller waits.
@@ -201,8 +187,11 @@ impl PyPool {
         args: Py<PyTuple>,
         kwargs: Option<Py<PyDict>>,
     ) -> PyResult<PyJob> {
-        let job = PyJob::new(function, args, kwargs);
-        self.queue(py, &[&job], Priority::Foreground)?;
+        let mut call = vec![function.into_bound(py)];
+        call.extend(args.bind(py).iter());
+        let call = PyTuple::new(py, call)?.unbind();
+        let job = PyJob::of_call(Context::current(py)?, call, kwargs);
+        self.queue(py, &[&job], false)?;
         Ok(job)
     }
 
@@ -215,20 +204,42 @@ impl PyPool {
         callables: &Bound<'_, PyAny>,
         background: bool,
     ) -> PyResult<Vec<Py<PyJob>>> {
-        let no_args = PyTuple::empty(py).unbind();
         let jobs = callables
             .try_iter()?
             .map(|callable| match callable?.cast_into_exact::<PyJob>() {
                 Ok(job) => Ok(job.unbind()),
-                Err(other) => {
-                    let callable = other.into_inner().unbind();
-                    Py::new(py, PyJob::new(callable, no_args.clone_ref(py), None))
-                }
+                Err(other) => Py::new(py, PyJob::new(py, other.into_inner().unbind())?),
             })
             .collect::<PyResult<Vec<_>>>()?;
         let queued: Vec<&PyJob> = jobs.iter().map(Py::get).collect();
-        self.queue(py, &queued, priority(background))?;
+        self.queue(py, &queued, background)?;
         Ok(jobs)
+    }
+
+    /// Queue from the front of `jobs`, which are not queued yet, as many as there is room for; how
+    /// many. Never waits, nor runs one here.
+    fn offer(&self, jobs: Vec<Py<PyJob>>) -> PyResult<usize> {
+        let jobs: Vec<&PyJob> = jobs.iter().map(Py::get).collect();
+        let mut queue = queued(&jobs, false);
+        match self.pool.offer(&mut queue) {
+            Ok(()) | Err(SubmitError::Full) => {}
+            Err(error) => return Err(submit_error(error)),
+        }
+        let count = jobs.len() - queue.len();
+        for job in &jobs[..count] {
+            job.was_queued(&self.pool);
+        }
+        Ok(count)
+    }
+
+    /// Have `future` resolved on its loop once there is room, or the pool takes no more jobs.
+    fn notify_room(&self, event_loop: Py<PyAny>, mailbox: Py<PyMailbox>, future: Py<PyAny>) {
+        let waker = LoopWaker {
+            mailbox,
+            event_loop,
+            future,
+        };
+        self.pool.watch_room(Waker::One(Box::new(waker)));
     }
 
     /// Take no more jobs; withdraw the queued ones if asked, wait for the others if asked.

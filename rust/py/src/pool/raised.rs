@@ -19,6 +19,15 @@ impl Raised {
         &self.0
     }
 
+    pub(crate) fn bind<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
+        self.0.bind(py)
+    }
+
+    /// The original, for the one who ran the work.
+    pub(crate) fn original_error(&self, py: Python<'_>) -> PyErr {
+        PyErr::from_value(self.0.bind(py).clone())
+    }
+
     /// A fresh exception of the same class, with the original as its cause.
     ///
     /// Where the class lets itself be copied by no means, the original itself.

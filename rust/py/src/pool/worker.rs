@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use safelight_core::flight::is_runner;
 
@@ -158,19 +159,77 @@ thread_local! {
 /// A limit holds for the calling thread alone, and only in what is loaded: so on every worker, and
 /// again whenever a module was imported.
 fn limit_nested_threads(py: Python<'_>) {
-    // Nothing is kept in a once cell: a fork amid its initialization would leave it locked.
-    let limited = py
-        .import(intern!(py, "sys"))
-        .and_then(|sys| sys.getattr(intern!(py, "modules"))?.len())
-        .and_then(|count| {
-            if MODULES.replace(count) != count {
-                let openmp = py.import(intern!(py, "safelight.openmp"))?;
-                let limit = openmp.getattr(intern!(py, "limit_nested_threads"))?;
-                call(&limit, &PyTuple::empty(py), None)?;
-            }
-            Ok(())
-        });
+    let Some(prepared) = PREPARED.get(py) else {
+        return;
+    };
+    let limited = prepared.modules.bind(py).len().and_then(|count| {
+        if MODULES.replace(count) != count {
+            call(prepared.limit.bind(py), &PyTuple::empty(py), None)?;
+        }
+        Ok(())
+    });
     if let Err(error) = limited {
         error.write_unraisable(py, None);
+    }
+}
+
+/// What workers need of Python.
+pub(super) struct Prepared {
+    modules: Py<PyAny>,
+    limit: Py<PyAny>,
+    copy_context: Py<PyAny>,
+}
+
+static PREPARED: PyOnceLock<Prepared> = PyOnceLock::new();
+
+/// Import what workers need, on the thread that makes a pool.
+///
+/// A worker that imported it could be in the midst of that at a fork, and the child would wait for
+/// ever for an import, or a cell, that no thread of its own completes.
+pub(super) fn prepare(py: Python<'_>) -> PyResult<&'static Prepared> {
+    if let Some(prepared) = PREPARED.get(py) {
+        return Ok(prepared);
+    }
+    let attribute = |module: &str, name: &str| -> PyResult<Py<PyAny>> {
+        Ok(py.import(module)?.getattr(name)?.unbind())
+    };
+    // For copies of exceptions.
+    py.import("copy")?;
+    let prepared = Prepared {
+        modules: attribute("sys", "modules")?,
+        limit: attribute("safelight.openmp", "limit_nested_threads")?,
+        copy_context: attribute("contextvars", "copy_context")?,
+    };
+    // Made before, not while the cell is initialized: a fork then would leave it locked.
+    Ok(PREPARED.get_or_init(py, || prepared))
+}
+
+/// A copy of the context variables of whoever submitted work.
+pub(crate) struct Context(Py<PyAny>);
+
+impl Context {
+    pub(crate) fn current(py: Python<'_>) -> PyResult<Self> {
+        let copy_context = prepare(py)?.copy_context.bind(py);
+        Ok(Self(copy_context.call0()?.unbind()))
+    }
+
+    /// Another copy: one can be entered once at a time.
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
+        let copy = self.0.call_method0(py, intern!(py, "copy"));
+        Self(copy.unwrap_or_else(|_| self.0.clone_ref(py)))
+    }
+
+    /// ``function(*args, **kwargs)`` in this context, of which `function` holds the first two.
+    pub(crate) fn call<'py>(
+        &self,
+        function: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = function.py();
+        call(
+            &self.0.bind(py).getattr(intern!(py, "run"))?,
+            function,
+            kwargs,
+        )
     }
 }

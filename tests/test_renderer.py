@@ -30,7 +30,7 @@ from safelight import (
     RequestError,
 )
 from safelight.http_errors import http_status
-from safelight.renderer import RenderedChat
+from safelight.renderer import RenderedChat, RenderedItem
 from tiny_model import (
     IMAGE_TOKEN,
     TinyProcessor,
@@ -42,6 +42,10 @@ from tiny_model import (
 )
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def key_of(payload: bytes) -> bytes:
+    return ImageMediaIO().load_bytes_ref(payload).key
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +80,18 @@ def test_a_chat_becomes_inputs_media_refs_and_timings(model: Model, renderer: Re
     assert "".join(map(chr, rendered.inputs["prompt_token_ids"])) == (
         "sa" + IMAGE_TOKEN * 2 + IMAGE_TOKEN * 3 + "b"
     )
-    assert [(part.modality, part.index) for part in rendered.media] == [("image", 0), ("image", 1)]
-    refs = [ref for ref in rendered.refs if ref is not None]
-    assert [ref.data for ref in refs] == payloads, "the caller's refs stay usable"
-    assert [ref.key for ref in refs] == [ImageMediaIO().load_bytes_ref(p).key for p in payloads]
-    assert refs[0].header.width == 16
+    assert rendered.items == [
+        RenderedItem("image", index, None, mm_hash, ref.key, len(ref.data), rendered_item.header)
+        for index, (mm_hash, ref, rendered_item) in enumerate(
+            zip(
+                rendered.inputs["mm_hashes"]["image"],
+                map(ImageMediaIO().load_bytes_ref, payloads),
+                rendered.items,
+                strict=True,
+            )
+        )
+    ]
+    assert [item.upright_size for item in rendered.items] == [(16, 8), (8, 24)]
     assert rendered.timing.stage_secs.keys() >= {"fetch", "hash", "decode", "process", "tokenize"}
     plain = model.image_processor([ImageMediaIO().load_bytes(p) for p in payloads], "np")
     for name, data in rendered.inputs["mm_kwargs"].get_data().items():
@@ -98,7 +109,7 @@ def test_a_repr_shows_no_payload_and_is_short(renderer: Renderer) -> None:
 def test_text_alone(renderer: Renderer) -> None:
     rendered = renderer.render_chat([{"role": "user", "content": "hi"}])
     assert rendered.inputs["prompt_token_ids"] == [104, 105]
-    assert rendered.media == rendered.refs == []
+    assert rendered.items == []
 
 
 @pytest.mark.parametrize(
@@ -339,7 +350,7 @@ def test_decode_options_of_a_trusted_request_change_key_and_pixels() -> None:
             renderer.render_chat(chat(payload), media_io_kwargs={"smell": {}})
         with pytest.raises(RequestError, match="media_io_kwargs of image are not valid"):
             renderer.render_chat(chat(payload), media_io_kwargs={"image": {"mode": "L"}})
-    assert white.refs[0].key != red.refs[0].key  # type: ignore[union-attr]
+    assert white.items[0].key != red.items[0].key
     assert white.inputs["mm_hashes"] != red.inputs["mm_hashes"]
     levels = [x.inputs["mm_kwargs"].get_data()["pixel_values"].tolist() for x in (white, red)]
     assert levels == [[[255, 255, 255]], [[255, 0, 0]]]
@@ -388,7 +399,7 @@ def test_a_uuid_serves_media_that_a_cache_holds(renderer: Renderer) -> None:
     first = renderer.render_chat(chat(picture(1), uuid="u"))
     assert first.inputs["mm_hashes"] == {"image": ["u"]}
     served = renderer.render_chat(chat(None, uuid="u"))
-    assert served.refs == [None]
+    assert served.items == [RenderedItem("image", 0, "u", "u", None, None, None)]
     assert served.inputs["mm_cache_hits"] == {"image": [True]}
     assert same(first.inputs, served.inputs)
     messages = [*chat(picture(2)), *chat(None, uuid="unknown")]
@@ -434,7 +445,7 @@ def test_files_are_served_under_the_allowed_root_only(model: Model, tmp_path: Pa
     with Renderer(
         model.processor, connector_options={"allowed_local_media_path": str(root)}
     ) as renderer:
-        assert renderer.render_chat(messages).refs[0].data == picture(1)  # type: ignore[union-attr]
+        assert renderer.render_chat(messages).items[0].key == key_of(picture(1))
         with pytest.raises(BlockedURLError, match=r"^image 0: file is outside"):
             renderer.render_chat(outside)
     with Renderer(model.processor) as renderer, pytest.raises(BlockedURLError, match=r"^image 0: "):
@@ -452,13 +463,13 @@ def test_torch_keeps_to_the_workers_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     seen: list[int] = []
     model.image_processor.before = lambda _: seen.append(torch.get_num_threads())
-    before = torch.get_num_threads()
-    try:
-        with Renderer(model.processor) as renderer:
-            renderer.render_chat(chat(picture(1)))
-    finally:
-        torch.set_num_threads(before)
+    with ThreadPoolExecutor(1) as fresh:
+        before = fresh.submit(torch.get_num_threads).result()
+    with Renderer(model.processor) as renderer:
+        renderer.render_chat(chat(picture(1)))
     assert seen == [threads]
+    with ThreadPoolExecutor(1) as fresh:
+        assert fresh.submit(torch.get_num_threads).result() == before, "the host's are its own"
 
 
 def test_a_plugged_in_connector_serves_the_requests(model: Model) -> None:
@@ -473,4 +484,4 @@ def test_a_plugged_in_connector_serves_the_requests(model: Model) -> None:
     with Renderer(model.processor, media_connector="test plug-in") as renderer:
         rendered = renderer.render_chat([{"role": "user", "content": [image_part("any:name")]}])
     assert brought == ["any:name"]
-    assert rendered.refs[0] is not None
+    assert rendered.items[0].key == key_of(picture(1))

@@ -166,8 +166,11 @@ def test_a_hit_gives_its_share_of_the_budget_back(model: Model) -> None:
     cache = MultiModalProcessorOnlyCache(1 << 20)
     with Renderer(model.processor, cache=cache) as renderer:
         renderer.render_chat(chat(picture(1)))
-        rendered = renderer.render_chat(chat(picture(1), picture(2), picture(2)))
-    charges: list[Any] = [ref._charge for ref in rendered.refs if ref is not None]
+        charges: list[Any] = []
+        model.processor._validate_item = lambda items, _, index, __: charges.append(
+            items["image"].get_raw(index)._charge
+        )
+        renderer.render_chat(chat(picture(1), picture(2), picture(2)))
     (budget,) = {charge._budget for charge in charges}
     assert budget.used_bytes == 16 * 8 * 4, "only what was decoded is held"
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
         ProcessorInputs,
     )
     from safelight.ref import MediaRef
-    from safelight.renderer import RenderedChat, Renderer
+    from safelight.renderer import RenderedChat, RenderedItem, Renderer
 
 # Loaded on first use: name to module.
 _LAZY = {
@@ -96,7 +96,7 @@ _LAZY = {
         "MultiModalInputs ProcessingInfo ProcessorInputs",
         "pool": "MediaPool PoolStats media_pool",
         "ref": "MediaRef",
-        "renderer": "RenderedChat Renderer",
+        "renderer": "RenderedChat RenderedItem Renderer",
     }.items()
     for name in names.split()
 }
@@ -147,6 +147,7 @@ __all__ = [
     "RawRefError",
     "ReleasedError",
     "RenderedChat",
+    "RenderedItem",
     "Renderer",
     "RequestError",
     "SafelightError",

@@ -24,6 +24,8 @@ __all__ = [
     "drain_media_decodes",
     "drain_media_decodes_async",
     "submit_media_decodes",
+    "submit_media_decodes_async",
+    "try_submit_media_decodes",
 ]
 
 
@@ -85,6 +87,31 @@ def submit_media_decodes(
         # Also where `items` itself failed half way.
         _submit(wanted, executor, jobs)
     return jobs
+
+
+def try_submit_media_decodes(
+    items: Iterable[tuple[str, int, MediaRefLike]], jobs: list[MediaDecodeJob]
+) -> list[tuple[str, int, MediaRefLike]]:
+    """Submit decodes as `submit_media_decodes` does, as many as the media pool has room for.
+
+    Returns:
+        The items that found no room, in their order. Never waits.
+    """
+    wanted = [item for item in items if not item[2].is_decoded]
+    pool = media_pool()
+    room = max(0, pool.max_queue - pool.stats().queued)
+    submit_media_decodes(wanted[:room], jobs=jobs)
+    return wanted[room:]
+
+
+async def submit_media_decodes_async(
+    items: Iterable[tuple[str, int, MediaRefLike]], jobs: list[MediaDecodeJob]
+) -> None:
+    """Submit decodes as `submit_media_decodes` does, awaiting room for them."""
+    rest = try_submit_media_decodes(items, jobs)
+    while rest:
+        await asyncio.sleep(0.001)
+        rest = try_submit_media_decodes(rest, jobs)
 
 
 def _submit(

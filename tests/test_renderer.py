@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from safelight import (
     MediaError,
     MediaRef,
     MultiModalProcessorOnlyCache,
+    ProcessingInfo,
     Renderer,
     RequestError,
 )
@@ -104,6 +107,33 @@ def test_a_repr_shows_no_payload_and_is_short(renderer: Renderer) -> None:
     rendered = renderer.render_chat(chat(payload, payload))
     assert len(repr(rendered)) < 1000
     assert data_url(payload)[40:60] not in repr(rendered)
+
+
+def test_a_rendered_chat_pins_no_payload_and_no_pixels() -> None:
+    seen: list[weakref.ref[Any]] = []
+
+    class WatchedImageMediaIO(ImageMediaIO):
+        def load_bytes_ref(self, data: bytes) -> MediaRef[Image.Image]:
+            ref = super().load_bytes_ref(data)
+
+            def watch(image: Image.Image) -> Image.Image:
+                copy = image.copy()
+                seen.append(weakref.ref(copy))
+                return copy
+
+            seen.append(weakref.ref(mapped := ref.map(watch)))
+            return mapped
+
+    class Info(ProcessingInfo):
+        media_ios: ClassVar = {"image": WatchedImageMediaIO}
+
+    processor = make_processor(TinyProcessor, Info)
+    with Renderer(processor, cache=MultiModalProcessorOnlyCache(1 << 20)) as renderer:
+        rendered = [renderer.render_chat(chat(picture(n % 2))) for n in range(3)]
+        processor.info.image_processor.calls.clear()
+        gc.collect()
+        assert [watched() for watched in seen] == [None] * 5
+    assert len(rendered) == 3
 
 
 def test_text_alone(renderer: Renderer) -> None:
@@ -485,3 +515,24 @@ def test_a_plugged_in_connector_serves_the_requests(model: Model) -> None:
         rendered = renderer.render_chat([{"role": "user", "content": [image_part("any:name")]}])
     assert brought == ["any:name"]
     assert rendered.items[0].key == key_of(picture(1))
+
+
+def test_a_connector_with_what_vllms_has(model: Model) -> None:
+    @MEDIA_CONNECTOR_REGISTRY.register("test foreign")
+    class Foreign:
+        def __init__(self, **_: Any) -> None: ...
+
+        async def fetch_image_async(self, url: str, media_io: Any = None) -> MediaRef[Any]:
+            if url == "bad":
+                raise DecodeError("no")
+            ref: MediaRef[Any] = media_io.load_bytes_ref(picture(int(url)))
+            return ref
+
+    def messages(*urls: str) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": [image_part(url) for url in urls]}]
+
+    with Renderer(model.processor, media_connector="test foreign") as renderer:
+        rendered = renderer.render_chat(messages("1", "2"))
+        assert [item.key for item in rendered.items] == [key_of(picture(n)) for n in (1, 2)]
+        with pytest.raises(DecodeError, match=r"^image 1: no$"):
+            renderer.render_chat(messages("1", "bad"))

@@ -31,7 +31,7 @@ from safelight.inputs.fields import owned
 from safelight.parse import ModalityDataItems, MultiModalDataItems
 from safelight.processing import hf
 from safelight.processing.declaration import Declaring, covered_by
-from safelight.processing.identity import IdentityRules, check_uuid, scope_mm_kwargs
+from safelight.processing.identity import IdentityRules, scope_mm_kwargs
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.prompt_updates import PromptReplacement, apply_prompt_updates
 from safelight.processing.request import MultiModalInputs, ProcessorInputs, hashes_of
@@ -182,7 +182,7 @@ class BaseMultiModalProcessor(Declaring, ABC):
         """
         timing = TimingContext(enabled=False) if timing_ctx is None else timing_ctx
         self.info.validate_num_items(inputs.mm_data_items)
-        _validate_request(inputs)
+        inputs.validate()
         for modality in inputs.mm_data_items:
             self._validate_kwargs(
                 modality, scope_mm_kwargs(inputs.hf_processor_mm_kwargs, modality)
@@ -190,7 +190,7 @@ class BaseMultiModalProcessor(Declaring, ABC):
         state = MultiModalApplyState(inputs, timing)
         try:
             self._check_items(state)
-            if _get_cache(inputs) is not None:
+            if inputs.usable_cache is not None:
                 with timing.record("hash"):
                     self._identify(state)
             with timing.record("look up"):
@@ -265,7 +265,7 @@ class BaseMultiModalProcessor(Declaring, ABC):
 
         The budget of media that the request need not decode is given back.
         """
-        cache, entries = _get_cache(state.inputs), state.inputs.mm_entries
+        cache, entries = state.inputs.usable_cache, state.inputs.mm_entries
         missing = []
         for item in state.item_states:
             item.entry = entries.get(ItemPlace(item.place.modality, item.index))
@@ -327,7 +327,7 @@ class BaseMultiModalProcessor(Declaring, ABC):
         parallel all items are processed before the first failure is raised; what went well is
         kept in any case.
         """
-        cache, jobs = _get_cache(state.inputs), list[MediaDecodeJob]()
+        cache, jobs = state.inputs.usable_cache, list[MediaDecodeJob]()
         items = [(item, item.pending) for item in state.item_states if item.pending is not None]
         is_parallel = len(items) > 1 and self.holds("processes_in_parallel")
         failure: Exception | None = None
@@ -444,27 +444,6 @@ class BaseMultiModalProcessor(Declaring, ABC):
             mm_placeholders=placeholders,
             mm_cache_hits=hits,
         )
-
-
-def _validate_request(inputs: ProcessorInputs) -> None:
-    """Refuse options that are no options, and UUIDs that are not one an item."""
-    for options in (inputs.hf_processor_mm_kwargs, inputs.media_io_kwargs):
-        if not isinstance(options, Mapping):
-            raise RequestError("processor and decode options must be objects")
-    for modality, uuids in (inputs.mm_uuid_items or {}).items():
-        count = inputs.mm_data_items.get_count(modality, strict=False)
-        if len(uuids) != count:
-            raise RequestError(f"there are {len(uuids)} uuids for {count} {modality} items")
-        given: Sequence[object] = uuids
-        for index, uuid in enumerate(given):
-            if uuid is not None:
-                check_uuid(uuid, modality, index)
-
-
-def _get_cache(inputs: ProcessorInputs) -> MultiModalProcessorOnlyCache | None:
-    """The cache that may serve the request: none where an item skips the processor."""
-    is_plain = not any(items.get_passthrough_data() for items in inputs.mm_data_items.values())
-    return inputs.cache if is_plain else None
 
 
 class _Processing(NamedTuple):

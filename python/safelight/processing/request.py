@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from safelight.cache.processor import MultiModalProcessorOnlyCache, ProcessorCacheEntry
+from safelight.errors import RequestError
 from safelight.inputs import ItemPlace, MultiModalKwargsItems, PlaceholderRange
 from safelight.parse import MultiModalDataItems
-from safelight.processing.identity import IdentityRules, ItemIdentity
+from safelight.processing.identity import IdentityRules, ItemIdentity, check_uuid
 
 __all__ = [
     "MultiModalHashes",
@@ -73,6 +74,29 @@ class ProcessorInputs:
     cache: MultiModalProcessorOnlyCache | None = None
     mm_entries: Mapping[ItemPlace, ProcessorCacheEntry] = field(default_factory=dict)
     request_id: str | None = None
+
+    def validate(self) -> None:
+        """Refuse options that are no options, and UUIDs that are not one an item.
+
+        Raises:
+            RequestError: Says which.
+        """
+        for options in (self.hf_processor_mm_kwargs, self.media_io_kwargs):
+            if not isinstance(options, Mapping):
+                raise RequestError("processor and decode options must be objects")
+        for modality, uuids in (self.mm_uuid_items or {}).items():
+            count = self.mm_data_items.get_count(modality, strict=False)
+            if len(uuids) != count:
+                raise RequestError(f"there are {len(uuids)} uuids for {count} {modality} items")
+            for index, uuid in enumerate(uuids):
+                if uuid is not None:
+                    check_uuid(uuid, modality, index)
+
+    @property
+    def usable_cache(self) -> MultiModalProcessorOnlyCache | None:
+        """The cache that may serve the request: none where an item skips the processor."""
+        skips = any(items.get_passthrough_data() for items in self.mm_data_items.values())
+        return None if skips else self.cache
 
     def get_mm_uuid(self, modality: str, index: int) -> str | None:
         """The client's identity for an item, or None."""

@@ -420,18 +420,13 @@ async def _load_many(
     connector: Any, modality: str, urls: Sequence[Any], media_io: Any
 ) -> Sequence[Any]:
     """Return a ref for each URL, or why there is none."""
-    results: Sequence[Any]
     load_many = getattr(connector, "load_many_async", None)
     if load_many is not None:
-        results = await load_many(modality, urls, media_io)
-    elif modality == "image" and hasattr(connector, "fetch_images_async"):
-        results = await connector.fetch_images_async(urls, media_io)
-    else:
-        # A connector of somebody else's, which has what vLLM's has.
-        fetch = getattr(connector, f"fetch_{modality}_async")
-        fetches = (fetch(url, media_io) for url in urls)
-        results = await asyncio.gather(*fetches, return_exceptions=True)
-    return results
+        results: Sequence[Any] = await load_many(modality, urls, media_io)
+        return results
+    # A connector of somebody else's, which has what vLLM's has.
+    fetch = getattr(connector, f"fetch_{modality}_async")
+    return await asyncio.gather(*(fetch(url, media_io) for url in urls), return_exceptions=True)
 
 
 def _is_on_loop() -> bool:

@@ -30,7 +30,7 @@ from safelight.inputs.fields import (
     nested_nbytes,
     owned,
 )
-from safelight.processing.request import scope_mm_kwargs
+from safelight.processing.identity import scope_mm_kwargs
 
 KINDS = ["numpy", "torch"]
 

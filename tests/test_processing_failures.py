@@ -18,6 +18,7 @@ from safelight import (
     RequestError,
     media_pool,
 )
+from safelight.http_errors import http_status
 from tiny_model import Picture, TinyProcessor, make_inputs, make_processor
 
 pytestmark = pytest.mark.timeout(60)
@@ -282,3 +283,63 @@ def test_options_that_are_no_options(options: Any) -> None:
     for name in ("hf_processor_mm_kwargs", "media_io_kwargs"):
         with pytest.raises(RequestError, match="must be objects"):
             processor.apply_phase1(make_inputs(processor, [Picture("a").ref()], **{name: options}))
+
+
+# --- whose fault it is ---
+
+
+class OutOfMemory(RuntimeError):
+    """As torch's, which is no MemoryError."""
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("/srv"), OutOfMemory(), OSError("/srv"), KeyError("bug")]
+)
+def test_what_is_the_servers_is_no_media_error(
+    cache: MultiModalProcessorOnlyCache, error: Exception, parallel: bool
+) -> None:
+    class Family(TinyProcessor):
+        processes_in_parallel = parallel
+
+    processor = make_processor(Family)
+
+    def fail(_: list[Any]) -> None:
+        raise error
+
+    processor.info.image_processor.before = fail
+    refs = [Picture("a").ref(), Picture("b").ref()]
+    with pytest.raises(type(error)) as caught:
+        processor.apply(make_inputs(processor, refs, cache=cache))
+    assert not isinstance(caught.value, MediaError)
+    assert http_status(caught.value) == 500
+    assert cache.stats().in_flight == 0
+    processor.info.image_processor.before = len
+    assert processor.apply(make_inputs(processor, refs, cache=cache))["mm_cache_hits"] == {
+        "image": [False, False]
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "is_medias"),
+    [
+        (ValueError(), True),
+        (TypeError(), True),
+        (RuntimeError(), True),
+        (KeyError(), True),
+        (MemoryError(), False),
+        (OutOfMemory(), False),
+        (OSError(), False),
+    ],
+)
+def test_options_of_a_request_may_bring_more_about(error: Exception, is_medias: bool) -> None:
+    processor = make_processor()
+
+    def fail(_: list[Any]) -> None:
+        raise error
+
+    processor.info.image_processor.before = fail
+    inputs = make_inputs(processor, [Picture("a").ref()], hf_processor_mm_kwargs={"scale": 0.5})
+    with pytest.raises(MediaError if is_medias else type(error)) as caught:
+        processor.apply(inputs)
+    assert isinstance(caught.value, MediaError) is is_medias

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -26,11 +28,12 @@ from safelight import (
     MediaError,
     MediaRef,
     MultiModalProcessorOnlyCache,
+    ProcessingInfo,
     Renderer,
     RequestError,
 )
 from safelight.http_errors import http_status
-from safelight.renderer import RenderedChat
+from safelight.renderer import RenderedChat, RenderedItem
 from tiny_model import (
     IMAGE_TOKEN,
     TinyProcessor,
@@ -42,6 +45,10 @@ from tiny_model import (
 )
 
 pytestmark = pytest.mark.timeout(60)
+
+
+def key_of(payload: bytes) -> bytes:
+    return ImageMediaIO().load_bytes_ref(payload).key
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +83,18 @@ def test_a_chat_becomes_inputs_media_refs_and_timings(model: Model, renderer: Re
     assert "".join(map(chr, rendered.inputs["prompt_token_ids"])) == (
         "sa" + IMAGE_TOKEN * 2 + IMAGE_TOKEN * 3 + "b"
     )
-    assert [(part.modality, part.index) for part in rendered.media] == [("image", 0), ("image", 1)]
-    refs = [ref for ref in rendered.refs if ref is not None]
-    assert [ref.data for ref in refs] == payloads, "the caller's refs stay usable"
-    assert [ref.key for ref in refs] == [ImageMediaIO().load_bytes_ref(p).key for p in payloads]
-    assert refs[0].header.width == 16
+    assert rendered.items == [
+        RenderedItem("image", index, None, mm_hash, ref.key, len(ref.data), rendered_item.header)
+        for index, (mm_hash, ref, rendered_item) in enumerate(
+            zip(
+                rendered.inputs["mm_hashes"]["image"],
+                map(ImageMediaIO().load_bytes_ref, payloads),
+                rendered.items,
+                strict=True,
+            )
+        )
+    ]
+    assert [item.upright_size for item in rendered.items] == [(16, 8), (8, 24)]
     assert rendered.timing.stage_secs.keys() >= {"fetch", "hash", "decode", "process", "tokenize"}
     plain = model.image_processor([ImageMediaIO().load_bytes(p) for p in payloads], "np")
     for name, data in rendered.inputs["mm_kwargs"].get_data().items():
@@ -95,10 +109,37 @@ def test_a_repr_shows_no_payload_and_is_short(renderer: Renderer) -> None:
     assert data_url(payload)[40:60] not in repr(rendered)
 
 
+def test_a_rendered_chat_pins_no_payload_and_no_pixels() -> None:
+    seen: list[weakref.ref[Any]] = []
+
+    class WatchedImageMediaIO(ImageMediaIO):
+        def load_bytes_ref(self, data: bytes) -> MediaRef[Image.Image]:
+            ref = super().load_bytes_ref(data)
+
+            def watch(image: Image.Image) -> Image.Image:
+                copy = image.copy()
+                seen.append(weakref.ref(copy))
+                return copy
+
+            seen.append(weakref.ref(mapped := ref.map(watch)))
+            return mapped
+
+    class Info(ProcessingInfo):
+        media_ios: ClassVar = {"image": WatchedImageMediaIO}
+
+    processor = make_processor(TinyProcessor, Info)
+    with Renderer(processor, cache=MultiModalProcessorOnlyCache(1 << 20)) as renderer:
+        rendered = [renderer.render_chat(chat(picture(n % 2))) for n in range(3)]
+        processor.info.image_processor.calls.clear()
+        gc.collect()
+        assert [watched() for watched in seen] == [None] * 5
+    assert len(rendered) == 3
+
+
 def test_text_alone(renderer: Renderer) -> None:
     rendered = renderer.render_chat([{"role": "user", "content": "hi"}])
     assert rendered.inputs["prompt_token_ids"] == [104, 105]
-    assert rendered.media == rendered.refs == []
+    assert rendered.items == []
 
 
 @pytest.mark.parametrize(
@@ -339,7 +380,7 @@ def test_decode_options_of_a_trusted_request_change_key_and_pixels() -> None:
             renderer.render_chat(chat(payload), media_io_kwargs={"smell": {}})
         with pytest.raises(RequestError, match="media_io_kwargs of image are not valid"):
             renderer.render_chat(chat(payload), media_io_kwargs={"image": {"mode": "L"}})
-    assert white.refs[0].key != red.refs[0].key  # type: ignore[union-attr]
+    assert white.items[0].key != red.items[0].key
     assert white.inputs["mm_hashes"] != red.inputs["mm_hashes"]
     levels = [x.inputs["mm_kwargs"].get_data()["pixel_values"].tolist() for x in (white, red)]
     assert levels == [[[255, 255, 255]], [[255, 0, 0]]]
@@ -388,7 +429,7 @@ def test_a_uuid_serves_media_that_a_cache_holds(renderer: Renderer) -> None:
     first = renderer.render_chat(chat(picture(1), uuid="u"))
     assert first.inputs["mm_hashes"] == {"image": ["u"]}
     served = renderer.render_chat(chat(None, uuid="u"))
-    assert served.refs == [None]
+    assert served.items == [RenderedItem("image", 0, "u", "u", None, None, None)]
     assert served.inputs["mm_cache_hits"] == {"image": [True]}
     assert same(first.inputs, served.inputs)
     messages = [*chat(picture(2)), *chat(None, uuid="unknown")]
@@ -434,7 +475,7 @@ def test_files_are_served_under_the_allowed_root_only(model: Model, tmp_path: Pa
     with Renderer(
         model.processor, connector_options={"allowed_local_media_path": str(root)}
     ) as renderer:
-        assert renderer.render_chat(messages).refs[0].data == picture(1)  # type: ignore[union-attr]
+        assert renderer.render_chat(messages).items[0].key == key_of(picture(1))
         with pytest.raises(BlockedURLError, match=r"^image 0: file is outside"):
             renderer.render_chat(outside)
     with Renderer(model.processor) as renderer, pytest.raises(BlockedURLError, match=r"^image 0: "):
@@ -452,13 +493,13 @@ def test_torch_keeps_to_the_workers_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
     seen: list[int] = []
     model.image_processor.before = lambda _: seen.append(torch.get_num_threads())
-    before = torch.get_num_threads()
-    try:
-        with Renderer(model.processor) as renderer:
-            renderer.render_chat(chat(picture(1)))
-    finally:
-        torch.set_num_threads(before)
+    with ThreadPoolExecutor(1) as fresh:
+        before = fresh.submit(torch.get_num_threads).result()
+    with Renderer(model.processor) as renderer:
+        renderer.render_chat(chat(picture(1)))
     assert seen == [threads]
+    with ThreadPoolExecutor(1) as fresh:
+        assert fresh.submit(torch.get_num_threads).result() == before, "the host's are its own"
 
 
 def test_a_plugged_in_connector_serves_the_requests(model: Model) -> None:
@@ -473,4 +514,25 @@ def test_a_plugged_in_connector_serves_the_requests(model: Model) -> None:
     with Renderer(model.processor, media_connector="test plug-in") as renderer:
         rendered = renderer.render_chat([{"role": "user", "content": [image_part("any:name")]}])
     assert brought == ["any:name"]
-    assert rendered.refs[0] is not None
+    assert rendered.items[0].key == key_of(picture(1))
+
+
+def test_a_connector_with_what_vllms_has(model: Model) -> None:
+    @MEDIA_CONNECTOR_REGISTRY.register("test foreign")
+    class Foreign:
+        def __init__(self, **_: Any) -> None: ...
+
+        async def fetch_image_async(self, url: str, media_io: Any = None) -> MediaRef[Any]:
+            if url == "bad":
+                raise DecodeError("no")
+            ref: MediaRef[Any] = media_io.load_bytes_ref(picture(int(url)))
+            return ref
+
+    def messages(*urls: str) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": [image_part(url) for url in urls]}]
+
+    with Renderer(model.processor, media_connector="test foreign") as renderer:
+        rendered = renderer.render_chat(messages("1", "2"))
+        assert [item.key for item in rendered.items] == [key_of(picture(n)) for n in (1, 2)]
+        with pytest.raises(DecodeError, match=r"^image 1: no$"):
+            renderer.render_chat(messages("1", "bad"))

@@ -14,7 +14,9 @@ from PIL import Image
 
 from gated_model import Gate, Model, chat, picture, run, wait_until_pool_is_idle
 from safelight import (
+    MEDIA_CONNECTOR_REGISTRY,
     BlockedURLError,
+    ConfigurationError,
     DecodeError,
     FetchError,
     HeaderError,
@@ -166,8 +168,11 @@ def test_a_hit_gives_its_share_of_the_budget_back(model: Model) -> None:
     cache = MultiModalProcessorOnlyCache(1 << 20)
     with Renderer(model.processor, cache=cache) as renderer:
         renderer.render_chat(chat(picture(1)))
-        rendered = renderer.render_chat(chat(picture(1), picture(2), picture(2)))
-    charges: list[Any] = [ref._charge for ref in rendered.refs if ref is not None]
+        charges: list[Any] = []
+        model.processor._validate_item = lambda items, _, index, __: charges.append(
+            items["image"].get_raw(index)._charge
+        )
+        renderer.render_chat(chat(picture(1), picture(2), picture(2)))
     (budget,) = {charge._budget for charge in charges}
     assert budget.used_bytes == 16 * 8 * 4, "only what was decoded is held"
 
@@ -214,3 +219,58 @@ def test_too_many_items_are_refused_before_any_is_fetched() -> None:
             renderer.render_chat(chat(*[picture(1)] * 3))
         assert model.fetched == []
         renderer.render_chat(chat(*[picture(1)] * 2))
+
+
+# --- what the operator got wrong ---
+
+
+@MEDIA_CONNECTOR_REGISTRY.register("test broken")
+class Broken:
+    def __init__(self, **_: Any) -> None:
+        raise ValueError("s3cr3t")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"media_connector": "unknown"}, "media_connector"),
+        ({"media_connector": "test broken"}, "media_connector"),
+        ({"connector_options": {"max_bytes": -1}}, "connector_options"),
+        ({"max_decoded_bytes": -1}, "max_decoded_bytes"),
+        ({"max_download_bytes": -1}, "max_download_bytes"),
+    ],
+)
+def test_what_the_operator_got_wrong_fails_when_the_renderer_is_made(
+    model: Model, options: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        Renderer(model.processor, **options)
+    assert "s3cr3t" not in str(caught.value)
+    assert http_status(caught.value) == 500
+
+
+@pytest.mark.parametrize(
+    "media_io_kwargs",
+    [{"image": {"unknown": 1}}, {"image": {"max_image_pixels": -1}}, {"smell": {}}],
+)
+def test_decode_options_of_the_server_fail_when_the_renderer_is_made(media_io_kwargs: Any) -> None:
+    with pytest.raises(ConfigurationError, match="media_io_kwargs"):
+        Renderer(Model(media_io_kwargs=media_io_kwargs).processor)
+
+
+def test_a_connector_that_fails_later_is_no_clients_fault(model: Model) -> None:
+    made: list[int] = []
+
+    @MEDIA_CONNECTOR_REGISTRY.register("test failing later")
+    class Failing:
+        def __init__(self, **_: Any) -> None:
+            made.append(1)
+            if len(made) > 1:
+                raise ValueError("s3cr3t")
+
+    with (
+        Renderer(model.processor, media_connector="test failing later") as renderer,
+        pytest.raises(ConfigurationError) as caught,
+    ):
+        renderer.render_chat(chat(picture(1)))
+    assert "s3cr3t" not in str(error_body(caught.value)) + str(caught.value)

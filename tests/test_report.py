@@ -19,9 +19,8 @@ from safelight import (
     PlaceholderRange,
     Renderer,
 )
-from safelight.chat import MediaPart
 from safelight.processing import TimingContext
-from safelight.renderer import RenderedChat
+from safelight.renderer import RenderedChat, RenderedItem
 from safelight.report import TABLE_HEADER, describe, named_tensors, table_rows
 from tiny_model import Picture, data_url, image_part, make_processor, png
 
@@ -52,8 +51,7 @@ def rendered(**tensors: Any) -> RenderedChat:
             mm_placeholders={"image": [PlaceholderRange(1, 1)]},
             mm_cache_hits={"image": [True]},
         ),
-        [MediaPart("image", 0, None, "h")],
-        [None],
+        [RenderedItem("image", 0, "h", "h", None, None, None)],
         TimingContext(),
     )
 
@@ -140,8 +138,9 @@ def test_rows_are_one_an_item(renderer: Renderer) -> None:
     assert by_name[0]["tokens"] == "1+2"
     assert by_name[0]["size"] == "16x8"
     assert by_name[0]["tensors"] == "pixel_values[2,3] block_counts[1]"
-    assert chats[0].refs[0] is not None
-    assert by_name[0]["key"] == chats[0].refs[0].key.hex()[:16]
+    key = chats[0].items[0].key
+    assert key is not None
+    assert by_name[0]["key"] == key.hex()[:16]
     assert by_name[2] == {
         "prompt": "1",
         "item": "image 0",

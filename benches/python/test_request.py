@@ -1,20 +1,29 @@
-"""A request whose images are all cached, against the eager way."""
+"""Requests whose images are all cached, and requests that want one new image at the same time."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import io
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from comparison import Comparison
-from safelight import MULTIMODAL_REGISTRY, MultiModalProcessorOnlyCache, Renderer
+from safelight import (
+    MULTIMODAL_REGISTRY,
+    ImageMediaIO,
+    MultiModalProcessorOnlyCache,
+    ProcessorInputs,
+    Renderer,
+)
 from safelight.processing.loading import demo_processor
 
 _IMAGES, _PARTS = 16, 64
+_REQUESTS = 8
 _PREFIX = "data:image/jpeg;base64,"
 
 
@@ -95,4 +104,29 @@ def test_request(compare: Comparison) -> None:
             ours=ours,
             baseline=lambda: eager.render(messages),
             target=20.0,
+        )
+
+
+def test_joined_requests(compare: Comparison) -> None:
+    processor = MULTIMODAL_REGISTRY.create_processor(demo_processor())
+    media_io, cache = ImageMediaIO(), MultiModalProcessorOnlyCache()
+    payload, numbers = _payload(0), itertools.count()
+
+    def request(new: bytes, cache: MultiModalProcessorOnlyCache | None) -> int:
+        items = processor.data_parser.parse_mm_data({"image": [media_io.load_bytes_ref(new)]})
+        inputs = processor.apply(ProcessorInputs("<|image_pad|>", items, cache=cache))
+        return len(inputs["prompt_token_ids"])
+
+    with ThreadPoolExecutor(_REQUESTS) as threads:
+
+        def at_once(cache: MultiModalProcessorOnlyCache | None) -> list[int]:
+            # Bytes behind the end of a JPEG make it another image to a cache.
+            new = payload + next(numbers).to_bytes(4, "big")
+            return list(threads.map(lambda _: request(new, cache), range(_REQUESTS)))
+
+        compare(
+            f"request, one new image of 0.8 MP in {_REQUESTS} at once",
+            ours=lambda: at_once(cache),
+            baseline=lambda: at_once(None),
+            target=4.0,
         )

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         ProcessorInputs,
     )
     from safelight.ref import MediaRef
-    from safelight.renderer import RenderedChat, Renderer
+    from safelight.renderer import RenderedChat, RenderedItem, Renderer
 
 # Loaded on first use: name to module.
 _LAZY = {
@@ -98,7 +98,7 @@ _LAZY = {
         "MultiModalInputs ProcessingInfo ProcessorInputs",
         "pool": "MediaPool PoolStats media_pool",
         "ref": "MediaRef",
-        "renderer": "RenderedChat Renderer",
+        "renderer": "RenderedChat RenderedItem Renderer",
     }.items()
     for name in names.split()
 }
@@ -149,6 +149,7 @@ __all__ = [
     "RawRefError",
     "ReleasedError",
     "RenderedChat",
+    "RenderedItem",
     "Renderer",
     "RequestError",
     "SafelightError",

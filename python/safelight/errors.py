@@ -21,8 +21,8 @@
     └── ReleasedError        (RuntimeError)  decode() after release(): a caller's bug
 
 What a client's bytes or request caused is a ``ValueError`` too, and so is an option that a server
-was built with. Every error pickles with its
-attributes. No message holds payload bytes, object addresses, server paths or resolved addresses.
+was built with. Every error pickles with its attributes. No message holds payload bytes, object
+addresses, server paths or resolved addresses.
 """
 
 from __future__ import annotations

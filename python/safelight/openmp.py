@@ -15,8 +15,8 @@ from pathlib import Path
 __all__ = ["limit_nested_threads"]
 
 
-def limit_nested_threads() -> None:
-    """Have every OpenMP runtime that is loaded use one thread for work of the calling thread.
+def limit_nested_threads(threads: int = 1) -> None:
+    """Have every OpenMP runtime that is loaded use `threads` for work of the calling thread.
 
     Each of the pool's threads would otherwise start as many of OpenMP's as there are cores. The
     limit is OpenMP's own for the calling thread: other threads of the process keep theirs.
@@ -27,7 +27,7 @@ def limit_nested_threads() -> None:
         torch.get_num_threads()
     for path in _loaded_openmp():
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(path, mode=_LOADED_ONLY).omp_set_num_threads(1)
+            ctypes.CDLL(path, mode=_LOADED_ONLY).omp_set_num_threads(threads)
 
 
 # RTLD_NOLOAD: a handle to what is loaded, or an error. Python names it nowhere; 4 on Linux.

@@ -12,26 +12,65 @@ import os
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from safelight._safelight import is_worker
 from safelight.background import run_in_background
 from safelight.budget import DecodedBudget, DownloadBudget
-from safelight.cache.processor import MultiModalProcessorOnlyCache
+from safelight.cache.processor import MultiModalProcessorOnlyCache, ProcessorCacheEntry
 from safelight.chat import ChatRequest, MediaPart, parse_chat
 from safelight.connector import MEDIA_CONNECTOR_REGISTRY
-from safelight.errors import FetchError, MediaError, RequestError
+from safelight.errors import (
+    ConfigurationError,
+    FetchError,
+    MediaError,
+    RequestError,
+    SafelightError,
+)
+from safelight.inputs import ItemPlace
+from safelight.openmp import limit_nested_threads
 from safelight.processing import BaseMultiModalProcessor, TimingContext
+from safelight.processing.identity import check_uuid
 from safelight.processing.request import MultiModalInputs, ProcessorInputs
 from safelight.ref import MediaRef
 
-__all__ = ["RenderedChat", "Renderer"]
+__all__ = ["RenderedChat", "RenderedItem", "Renderer"]
+
+T = TypeVar("T")
 
 _DEFAULT_MAX_DECODED_BYTES = 715_827_880
 _DEFAULT_MAX_DOWNLOAD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class RenderedItem:
+    """What is known of one item of a processed chat. Pins neither its payload nor its pixels.
+
+    Attributes:
+        modality: Its modality.
+        index: Its number among the items of the modality in the chat, from 0.
+        uuid: What the client calls it, or None.
+        mm_hash: What it is told apart by, as in the inputs.
+        key: The key of its ref; None where it was not fetched, because a cache holds its UUID.
+        nbytes: Bytes of its payload; None as for `key`.
+        header: The `ImageHeader` of its payload; None where nothing tells it.
+    """
+
+    modality: str
+    index: int
+    uuid: str | None
+    mm_hash: str
+    key: bytes | None
+    nbytes: int | None
+    header: Any
+
+    @property
+    def upright_size(self) -> tuple[int, int] | None:
+        """Width and height in pixels as they are shown; None where no header tells them."""
+        return None if self.header is None else self.header.upright_size
 
 
 @dataclass(frozen=True)
@@ -40,15 +79,13 @@ class RenderedChat:
 
     Attributes:
         inputs: What a model runner takes.
-        media: The chat's media parts, in order.
-        refs: The ref of each part; None where only a UUID was given.
+        items: The chat's items, in order.
         timing: Seconds by stage.
     """
 
     # Not in the repr, which asyncio makes of a task's result when it restores a signal handler.
     inputs: MultiModalInputs = field(repr=False)
-    media: list[MediaPart]
-    refs: list[MediaRef[Any] | None]
+    items: list[RenderedItem]
     timing: TimingContext
 
 
@@ -73,6 +110,10 @@ class Renderer:
             processor cache. Without both, identities are made per request.
         max_decoded_bytes: What the media of one request may decode to.
         max_download_bytes: Encoded bytes that one request may bring.
+
+    Raises:
+        ConfigurationError: No connector can be made as the options say, an option of the decoders
+            is malformed, or a number of bytes is negative.
     """
 
     def __init__(
@@ -93,9 +134,10 @@ class Renderer:
         self.enable_prefix_caching = enable_prefix_caching
         self.max_decoded_bytes = max_decoded_bytes
         self.max_download_bytes = max_download_bytes
-        self._worker = ThreadPoolExecutor(
-            1, "safelight-processor", initializer=_limit_torch_threads
-        )
+        self._check_options()
+        self._worker = ThreadPoolExecutor(1, "safelight-processor")
+        # Number of modules that were loaded when the worker last limited their threads.
+        self._limited_modules = 0
 
     def close(self) -> None:
         """Stop the worker; what it has been given finishes. Renders under way fail."""
@@ -160,10 +202,44 @@ class Renderer:
         chat = parse_chat(messages)
         # Before anything is fetched: a request must not buy downloads that it cannot use.
         self._validate(chat, request)
+        media_ios = self._get_media_ios(chat.media, request)
+        entries = self._find_named(chat.media, request)
+        wanted = [part for part in chat.media if _place(part) not in entries]
         with timing.record("fetch"):
-            refs = await self._fetch(chat.media, request)
-        outputs = await self._process(chat, refs, request, timing)
-        return RenderedChat(outputs, chat.media, refs, timing)
+            refs = await self._fetch(wanted, media_ios)
+        outputs = await self._process(chat, _Media(refs, entries), request, timing)
+        items = [
+            _describe(part, refs.get(_place(part)), outputs["mm_hashes"]) for part in chat.media
+        ]
+        return RenderedChat(outputs, items, timing)
+
+    def _check_options(self) -> None:
+        """Refuse at once what would fail every request."""
+        info = self.processor.info
+        for modality in {*info.media_ios, *info.media_io_kwargs}:
+            try:
+                info.get_media_io(modality)
+            except RequestError as error:
+                raise ConfigurationError(f"media_io_kwargs: {error}") from error
+        for name in ("max_decoded_bytes", "max_download_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} must not be negative")
+        self._make_connector()
+
+    def _make_connector(self) -> Any:
+        try:
+            return MEDIA_CONNECTOR_REGISTRY.load(
+                self.media_connector,
+                **self.connector_options,
+                download_budget=DownloadBudget(self.max_download_bytes),
+            )
+        except Exception as error:
+            # The text of an error that is not ours may hold anything.
+            reason = f": {error}" if isinstance(error, SafelightError) else ""
+            raise ConfigurationError(
+                f"media_connector {self.media_connector!r} cannot be made of connector_options"
+                f"{reason}"
+            ) from error
 
     def _validate(self, chat: ChatRequest, request: _Request) -> None:
         """Refuse options that are no options, and more media than the model takes."""
@@ -174,68 +250,83 @@ class Renderer:
             # A size or a merge factor decides how much memory and how many tokens an image takes.
             raise RequestError("mm_processor_kwargs are not accepted from requests")
         self.processor.info.validate_counts(Counter(part.modality for part in chat.media))
+        for part in chat.media:
+            if part.uuid is not None:
+                check_uuid(part.uuid, part.modality, part.index)
 
-    async def _fetch(
-        self, media: Sequence[MediaPart], request: _Request
-    ) -> list[MediaRef[Any] | None]:
-        """Fetch all parts at once; raise the first failure in the order of the chat."""
+    def _get_media_ios(self, media: Sequence[MediaPart], request: _Request) -> dict[str, Any]:
+        """Return one decoder a modality, which serves all its items.
+
+        Modalities that only have options are asked for too, so that what may not be set is refused
+        whether it matters or not.
+        """
         decoded_budget = DecodedBudget(self.max_decoded_bytes)
-        # One decoder a modality serves all its items. Modalities that only have options are asked
-        # for too, so that what may not be set is refused whether it matters or not.
-        media_ios = {
+        return {
             modality: self.processor.info.get_media_io(
                 modality, request.media_io_kwargs.get(modality), decoded_budget=decoded_budget
             )
             for modality in {*(part.modality for part in media), *request.media_io_kwargs}
         }
-        if not media:
-            return []
-        connector = MEDIA_CONNECTOR_REGISTRY.load(
-            self.media_connector,
-            **self.connector_options,
-            download_budget=DownloadBudget(self.max_download_bytes),
-        )
 
-        results: list[Any] = [None] * len(media)
+    def _find_named(
+        self, media: Sequence[MediaPart], request: _Request
+    ) -> dict[ItemPlace, ProcessorCacheEntry]:
+        """Return what the cache has for UUIDs: not fetched, not hashed, and held from here on."""
+        cache = self._get_cache(request)
+        # A family that does without the phases may do without the entries.
+        if cache is None or not self.processor.supports_two_phase:
+            return {}
+        found = {
+            _place(part): self.processor.find_cached(
+                cache,
+                part.modality,
+                part.uuid,
+                media_io_kwargs=request.media_io_kwargs,
+                hf_processor_mm_kwargs=request.mm_processor_kwargs,
+            )
+            for part in media
+            if part.uuid is not None
+        }
+        return {place: entry for place, entry in found.items() if entry is not None}
+
+    def _get_cache(self, request: _Request) -> MultiModalProcessorOnlyCache | None:
+        return None if request.skip_mm_cache else self.cache
+
+    async def _fetch(
+        self, media: Iterable[MediaPart], media_ios: Mapping[str, Any]
+    ) -> dict[ItemPlace, MediaRef[Any]]:
+        """Fetch all parts at once; raise the first failure in the order of the chat."""
+        media = [part for part in media if part.url is not None]
+        if not media:
+            return {}
+        connector = self._make_connector()
+        results: dict[ItemPlace, Any] = {}
 
         async def fetch(modality: str) -> None:
-            places = [
-                place
-                for place, part in enumerate(media)
-                if part.modality == modality and part.url is not None
-            ]
-            urls = [media[place].url for place in places]
-            fetched = await _fetch(connector, urls, media_ios[modality])
-            for place, result in zip(places, fetched, strict=True):
-                results[place] = result
+            parts = [part for part in media if part.modality == modality]
+            urls = [part.url for part in parts]
+            fetched = await _load_many(connector, modality, urls, media_ios[modality])
+            results.update(zip(map(_place, parts), fetched, strict=True))
 
-        await asyncio.gather(*map(fetch, media_ios))
-        refs: list[MediaRef[Any] | None] = []
-        for part, result in zip(media, results, strict=True):
+        await asyncio.gather(*map(fetch, {part.modality for part in media}))
+        for place in map(_place, media):
+            result = results[place]
             if isinstance(result, (FetchError, MediaError)):
-                raise result.at(part.modality, part.index) from result
+                raise result.at(*place) from result
             if isinstance(result, BaseException):
                 raise result
-            refs.append(result)
-        return refs
+        return results
 
-    def _prepare(
-        self, chat: ChatRequest, refs: Sequence[MediaRef[Any] | None], request: _Request
-    ) -> ProcessorInputs:
+    def _prepare(self, chat: ChatRequest, media: _Media, request: _Request) -> ProcessorInputs:
         """Make the processor's view of a request: parsed media, identities, cache, prompt."""
-        cache = None if request.skip_mm_cache else self.cache
+        cache = self._get_cache(request)
         mm_data: dict[str, list[Any]] = {}
         mm_uuids: dict[str, list[str | None]] = {}
-        for part, ref in zip(chat.media, refs, strict=True):
-            mm_data.setdefault(part.modality, []).append(ref)
+        for part in chat.media:
+            mm_data.setdefault(part.modality, []).append(media.refs.get(_place(part)))
             mm_uuids.setdefault(part.modality, []).append(part.uuid)
-        if cache is None and not self.enable_prefix_caching:
-            # Nobody compares identities across requests, so nobody may confuse two items.
-            request_id = uuid.uuid4().hex
-            mm_uuids = {
-                modality: [f"{request_id}-{modality}-{index}" for index in range(len(uuids))]
-                for modality, uuids in mm_uuids.items()
-            }
+        # Where nobody compares identities across requests, nobody may confuse two items.
+        is_compared = cache is not None or self.enable_prefix_caching
         return ProcessorInputs(
             prompt=self._apply_chat_template(chat),
             mm_data_items=self.processor.data_parser.parse_mm_data(mm_data),
@@ -243,6 +334,8 @@ class Renderer:
             media_io_kwargs=request.media_io_kwargs,
             hf_processor_mm_kwargs=request.mm_processor_kwargs,
             cache=cache,
+            mm_entries=media.entries,
+            request_id=None if is_compared else uuid.uuid4().hex,
         )
 
     def _apply_chat_template(self, chat: ChatRequest) -> str:
@@ -254,27 +347,43 @@ class Renderer:
             raise RequestError("the model's chat template refuses the messages") from error
         return prompt
 
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        return self._worker.submit(self._run, work)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        """Run `work` on the worker, where libraries may start few threads of their own.
+
+        The limit is the worker's alone: the host's threads keep theirs. It reaches what is loaded,
+        so it is set again whenever a module was imported.
+        """
+        if len(sys.modules) != self._limited_modules:
+            self._limited_modules = len(sys.modules)
+            # OpenMP's variable may be a list, with one number a level of nesting.
+            threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+            limit_nested_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
+        return work()
+
     async def _process(
         self,
         chat: ChatRequest,
-        refs: Sequence[MediaRef[Any] | None],
+        media: _Media,
         request: _Request,
         timing: TimingContext,
     ) -> MultiModalInputs:
         if not self.processor.supports_two_phase:
-            whole = self._worker.submit(
-                lambda: self.processor.apply(self._prepare(chat, refs, request), timing)
+            whole = self._submit(
+                lambda: self.processor.apply(self._prepare(chat, media, request), timing)
             )
             await _finish(whole)
             return whole.result()
-        phase1 = self._worker.submit(
-            lambda: self.processor.apply_phase1(self._prepare(chat, refs, request), timing)
+        phase1 = self._submit(
+            lambda: self.processor.apply_phase1(self._prepare(chat, media, request), timing)
         )
         try:
             await _finish(phase1)
             # Off the worker: other requests' phases run while this one's media decodes.
             await phase1.result().wait_decodes_async()
-            phase2 = self._worker.submit(self.processor.apply_phase2, phase1.result())
+            phase2 = self._submit(lambda: self.processor.apply_phase2(phase1.result()))
             await _finish(phase2)
             return phase2.result()
         finally:
@@ -282,14 +391,42 @@ class Renderer:
                 await phase1.result().close_async()
 
 
-async def _fetch(connector: Any, urls: Sequence[Any], media_io: Any) -> list[Any]:
+class _Media(NamedTuple):
+    """The media of a request: what was fetched, and what a cache held so that it was not."""
+
+    refs: Mapping[ItemPlace, MediaRef[Any]]
+    entries: Mapping[ItemPlace, ProcessorCacheEntry]
+
+
+def _place(part: MediaPart) -> ItemPlace:
+    return ItemPlace(part.modality, part.index)
+
+
+def _describe(
+    part: MediaPart, ref: MediaRef[Any] | None, mm_hashes: Mapping[str, Sequence[str]]
+) -> RenderedItem:
+    return RenderedItem(
+        part.modality,
+        part.index,
+        part.uuid,
+        mm_hashes[part.modality][part.index],
+        None if ref is None else ref.key,
+        None if ref is None else len(ref.data),
+        None if ref is None else ref.header,
+    )
+
+
+async def _load_many(
+    connector: Any, modality: str, urls: Sequence[Any], media_io: Any
+) -> Sequence[Any]:
     """Return a ref for each URL, or why there is none."""
-    fetch_images = getattr(connector, "fetch_images_async", None)
-    if fetch_images is not None:
-        return list(await fetch_images(urls, media_io))
+    load_many = getattr(connector, "load_many_async", None)
+    if load_many is not None:
+        results: Sequence[Any] = await load_many(modality, urls, media_io)
+        return results
     # A connector of somebody else's, which has what vLLM's has.
-    fetches = (connector.fetch_image_async(url, media_io) for url in urls)
-    return await asyncio.gather(*fetches, return_exceptions=True)
+    fetch = getattr(connector, f"fetch_{modality}_async")
+    return await asyncio.gather(*(fetch(url, media_io) for url in urls), return_exceptions=True)
 
 
 def _is_on_loop() -> bool:
@@ -318,15 +455,3 @@ async def _finish(work: Future[Any]) -> None:
         waiter.exception()
     if cancellation is not None:
         raise cancellation
-
-
-def _limit_torch_threads() -> None:
-    """Keep torch's kernels on the worker's own core, for the worker's life.
-
-    Set once: setting and restoring a process-wide number per call would race.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        # OpenMP's variable may be a list, with one number a level of nesting.
-        threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-        torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)

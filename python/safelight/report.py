@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from safelight.renderer import RenderedChat
+from safelight.renderer import RenderedChat, RenderedItem
 
 __all__ = ["describe", "named_tensors", "table_rows"]
 
@@ -25,28 +25,15 @@ class _Item:
     """One item of a rendered chat with everything that is known of it."""
 
     chat: RenderedChat
-    modality: str
-    index: int
     position: int
+    item: RenderedItem
 
-    @property
-    def header(self) -> Any:
-        ref = self.chat.refs[self.position]
-        return None if ref is None else ref.header
-
-    @property
-    def key(self) -> str | None:
-        ref = self.chat.refs[self.position]
-        return None if ref is None else ref.key.hex()
-
-    @property
-    def cache(self) -> str:
-        hit = self.chat.inputs["mm_cache_hits"][self.modality][self.index]
-        return "hit" if hit else "miss"
+    def _of(self, by_modality: Any) -> Any:
+        return by_modality[self.item.modality][self.item.index]
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
-        item = self.chat.inputs["mm_kwargs"][self.modality][self.index]
-        return {name: _little_endian(data) for name, data in item.get_data().items()}
+        data = self._of(self.chat.inputs["mm_kwargs"]).get_data()
+        return {name: _little_endian(tensor) for name, tensor in data.items()}
 
     def describe(self) -> dict[str, Any]:
         """The item's entry in the JSON document."""
@@ -62,20 +49,20 @@ class _Item:
 
     def facts(self) -> dict[str, Any]:
         """Everything about the item but its tensors."""
-        place = self.chat.inputs["mm_placeholders"][self.modality][self.index]
-        header = self.header
+        place = self._of(self.chat.inputs["mm_placeholders"])
+        header, key = self.item.header, self.item.key
         return {
-            "modality": self.modality,
-            "index": self.index,
-            "key": self.key,
-            "hash": self.chat.inputs["mm_hashes"][self.modality][self.index],
+            "modality": self.item.modality,
+            "index": self.item.index,
+            "key": None if key is None else key.hex(),
+            "hash": self.item.mm_hash,
             "offset": place.offset,
             "length": place.length,
             "format": None if header is None else header.format,
             "width": None if header is None else header.width,
             "height": None if header is None else header.height,
             "orientation": None if header is None else header.orientation,
-            "cache": self.cache,
+            "cache": "hit" if self._of(self.chat.inputs["mm_cache_hits"]) else "miss",
         }
 
 
@@ -112,7 +99,7 @@ def table_rows(chats: Sequence[RenderedChat]) -> Iterator[tuple[str, ...]]:
             facts = item.facts()
             yield (
                 str(number),
-                f"{item.modality} {item.index}",
+                f"{facts['modality']} {facts['index']}",
                 facts["cache"],
                 facts["format"] or "?",
                 "?" if facts["width"] is None else f"{facts['width']}x{facts['height']}",
@@ -126,8 +113,7 @@ def table_rows(chats: Sequence[RenderedChat]) -> Iterator[tuple[str, ...]]:
 
 
 def _items(chat: RenderedChat) -> Iterator[_Item]:
-    for position, part in enumerate(chat.media):
-        yield _Item(chat, part.modality, part.index, position)
+    return (_Item(chat, position, item) for position, item in enumerate(chat.items))
 
 
 def _little_endian(data: Any) -> npt.NDArray[Any]:

@@ -1,16 +1,16 @@
 """The processor cache of one process: hash to processed item and prompt updates.
 
 Owns what an entry is and what it weighs. Eviction, byte counts and thread safety are
-`MediaCache`'s.
+`MediaCache`'s, items that are not made yet `PendingItems`'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from safelight.cache.media import MediaCache
+from safelight.cache.media import CacheStats, MediaCache
+from safelight.cache.pending import PendingItem, PendingItems
 from safelight.inputs import MultiModalKwargsItem, ResolvedPromptUpdate
 
 __all__ = ["MultiModalProcessorOnlyCache", "ProcessorCacheEntry"]
@@ -38,16 +38,18 @@ class MultiModalProcessorOnlyCache:
     """Processed items by hash, least recently used first out, within a number of bytes.
 
     Several processors may share one cache: a hash is qualified by the fingerprint of the
-    processor that made the item.
+    processor that made the item. Requests that want an item while it is made join the one that
+    makes it.
 
     Args:
         max_bytes: Bytes to keep; 0 keeps nothing.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_pending")
 
     def __init__(self, max_bytes: int = 4 << 30) -> None:
         self._entries = MediaCache(max_bytes)
+        self._pending: PendingItems[ProcessorCacheEntry] = PendingItems()
 
     def is_cached(self, fingerprint: bytes, mm_hash: str) -> bool:
         """Whether an item is here; does not change what is evicted next."""
@@ -58,6 +60,37 @@ class MultiModalProcessorOnlyCache:
         entry: ProcessorCacheEntry | None = self._entries.get(_key(fingerprint, mm_hash))
         return entry
 
+    def find(self, fingerprint: bytes, mm_hash: str) -> ProcessorCacheEntry | None:
+        """As `get`; what is not found is no miss, because it may be pending."""
+        entry: ProcessorCacheEntry | None = self._entries._hit(_key(fingerprint, mm_hash), None)
+        return entry
+
+    def join(
+        self,
+        fingerprint: bytes,
+        mm_hash: str,
+        item: PendingItem[ProcessorCacheEntry] | None,
+        holder: list[PendingItem[ProcessorCacheEntry]],
+    ) -> ProcessorCacheEntry | PendingItem[ProcessorCacheEntry] | None:
+        """Return the entry or the pending item of a hash; where there is neither, make it `item`.
+
+        A pending item is in `holder` then, the list of what a request holds. The request takes
+        part in its decode, calls its `process` and then `commit`, and leaves it.
+        """
+        key = _key(fingerprint, mm_hash)
+        return self._pending.join(key, lambda: self._entries._hit(key, None), item, holder)
+
+    def commit(
+        self, fingerprint: bytes, mm_hash: str, entry: ProcessorCacheEntry, is_miss: bool
+    ) -> None:
+        """Keep what a pending item came to, or mark it as used, before the request leaves it.
+
+        `is_miss` is whether the request made the entry, and did not join another that did.
+        """
+        self._pending.count(is_miss)
+        if not self._entries.touch(_key(fingerprint, mm_hash)):
+            self.put(fingerprint, mm_hash, entry)
+
     def put(self, fingerprint: bytes, mm_hash: str, entry: ProcessorCacheEntry) -> None:
         """Keep an entry, evicting the least recently used; one over `max_bytes` is not kept."""
         self._entries.put(_key(fingerprint, mm_hash), entry, entry.nbytes)
@@ -67,12 +100,20 @@ class MultiModalProcessorOnlyCache:
         self._entries.invalidate(_key(fingerprint, mm_hash))
 
     def clear_cache(self) -> None:
-        """Forget everything."""
+        """Forget everything but what requests wait for."""
         self._entries.clear()
 
-    def stats(self) -> Any:
-        """Counters of the cache, as `MediaCache.stats`."""
-        return self._entries.stats()
+    def stats(self) -> CacheStats:
+        """Counters of the cache, as `MediaCache.stats`.
+
+        A request that made an entry counts as a miss, one that waited for another's as a join.
+        """
+        stats = self._entries.stats()
+        return stats._replace(
+            misses=stats.misses + self._pending.misses,
+            joins=stats.joins + self._pending.joins,
+            in_flight=len(self._pending),
+        )
 
 
 def _key(fingerprint: bytes, mm_hash: str) -> bytes:

@@ -15,6 +15,7 @@ from safelight.errors import RequestError
 from safelight.media import ImageMediaIO, MediaIO
 from safelight.parse import MultiModalDataItems, MultiModalDataParser
 from safelight.processing import hf
+from safelight.processing.identity import UUIDPolicy
 
 __all__ = ["ProcessingInfo"]
 
@@ -31,6 +32,10 @@ class ProcessingInfo:
         mm_processor_kwargs: The server's processor options.
         limit_mm_per_prompt: Items allowed in one prompt, by modality.
         mm_hasher_algorithm: ``"blake3"``, ``"sha256"`` or ``"sha512"``.
+        mm_uuid_policy: What becomes of a client's UUID for an item: ``"verbatim"`` names the item
+            so; ``"salted"`` hashes it with `mm_uuid_salt`, so that tenants with other salts share
+            nothing; ``"ignored"`` identifies items by content alone.
+        mm_uuid_salt: What goes with ``"salted"``.
         trust_request_kwargs: Whether a request may override decode and processor options, which
             decide what an item costs.
     """
@@ -47,6 +52,8 @@ class ProcessingInfo:
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         limit_mm_per_prompt: Mapping[str, int] | None = None,
         mm_hasher_algorithm: str = "blake3",
+        mm_uuid_policy: UUIDPolicy = "verbatim",
+        mm_uuid_salt: str = "",
         trust_request_kwargs: bool = False,
     ) -> None:
         self.hf_processor = hf_processor
@@ -54,6 +61,8 @@ class ProcessingInfo:
         self.mm_processor_kwargs = dict(mm_processor_kwargs or {})
         self.limit_mm_per_prompt = dict(limit_mm_per_prompt or {})
         self.mm_hasher_algorithm = mm_hasher_algorithm
+        self.mm_uuid_policy: UUIDPolicy = mm_uuid_policy
+        self.mm_uuid_salt = mm_uuid_salt
         self.trust_request_kwargs = trust_request_kwargs
         self._model_id = model_id
 

@@ -1,21 +1,26 @@
 """`BaseMultiModalProcessor`: prompt and media to token ids and tensors, in two phases.
 
-Phase 1 hashes, looks up the cache and submits the decodes of what it lacks; nobody waits. Phase 2
-looks up again, processes what is still missing, updates the cache in the order of the request,
-and merges. `apply` is phase 1, a wait, and phase 2. Must never decode what a cache holds.
+Phase 1 identifies, looks up the cache, joins what other requests are about to process, and submits
+the decodes of the rest; nobody waits. Phase 2 processes what is still missing, updates the cache
+in the order of the request, and merges. `apply` is phase 1, a wait, and phase 2. Must never decode
+what a cache holds, nor wait for another request: only for the decode or the processing of an item
+that both want, which whoever comes first runs.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
-from safelight.cache.processor import ProcessorCacheEntry
+from safelight.cache.pending import PendingItem
+from safelight.cache.processor import MultiModalProcessorOnlyCache, ProcessorCacheEntry
+from safelight.decodes import MediaDecodeJob, drain_media_decodes, try_submit_media_decodes
 from safelight.errors import MediaError, RequestError, SafelightError
 from safelight.inputs import (
+    ItemPlace,
     MultiModalFieldConfig,
     MultiModalFieldElem,
     MultiModalKwargsItem,
@@ -23,13 +28,14 @@ from safelight.inputs import (
     is_text,
 )
 from safelight.inputs.fields import owned
-from safelight.parse import MultiModalDataItems
-from safelight.pool import media_pool
+from safelight.parse import ModalityDataItems, MultiModalDataItems
 from safelight.processing import hf
+from safelight.processing.declaration import Declaring, covered_by
+from safelight.processing.identity import IdentityRules, scope_mm_kwargs
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.prompt_updates import PromptReplacement, apply_prompt_updates
-from safelight.processing.request import MultiModalInputs, ProcessorInputs, scope_mm_kwargs
-from safelight.processing.state import MultiModalApplyState
+from safelight.processing.request import MultiModalInputs, ProcessorInputs, hashes_of
+from safelight.processing.state import ItemState, MultiModalApplyState
 from safelight.processing.timing import TimingContext
 from safelight.ref import MediaRef
 
@@ -37,38 +43,24 @@ __all__ = ["BaseMultiModalProcessor"]
 
 _logger = logging.getLogger(__name__)
 
-# What the two phases are made of. A subclass that overrides one of these may do anything in it, so
-# a declaration of two-phase support that it inherits says nothing about it.
-_STEPS = frozenset(
-    """apply apply_phase1 apply_phase2 _look_up _entries_with_cache _entries_without_cache
-    _process _process_item _merge""".split()
-)
-
-
 # Where processors run and what they return, whichever processor it is.
 _OPERATORS_KWARGS = frozenset(("device", "return_tensors"))
 
-
-@dataclass(frozen=True)
-class _Position:
-    """An item's place in the request, and its identity where that is known."""
-
-    modality: str
-    index: int
-    mm_hash: str | None
-
-    @property
-    def identity(self) -> str:
-        """The hash within its modality: one UUID may name an image and something else."""
-        assert self.mm_hash is not None
-        return f"{self.modality}:{self.mm_hash}"
+# Modalities whose placeholder token transformers' processors name, as ``image_token_id``.
+_NAMED_MODALITIES = ("image", "video", "audio")
 
 
-class BaseMultiModalProcessor(ABC):
+class BaseMultiModalProcessor(Declaring, ABC):
     """Processes requests for one model. A family says how in three methods.
+
+    What a family declares holds for the methods that its class has, and must be declared anew
+    where one of them is overridden.
 
     Args:
         info: The model's processor and options.
+
+    Raises:
+        ConfigurationError: An option of `info` is malformed.
     """
 
     # A family declares that `apply` is its two phases and nothing else. See `supports_two_phase`.
@@ -77,43 +69,39 @@ class BaseMultiModalProcessor(ABC):
     # A family declares that its processor may run on several threads at once.
     processes_in_parallel: ClassVar[bool] = False
 
-    _overridden_steps: ClassVar[frozenset[str]] = frozenset()
     # Set on a class of its own once the log says that its requests run whole.
     _is_told: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        overridden = _STEPS & vars(cls).keys()
-        if overridden and "two_phase" not in vars(cls):
-            cls.two_phase = False
-        cls._overridden_steps = cls._overridden_steps | overridden
 
     def __init__(self, info: ProcessingInfo) -> None:
         self.info = info
         self.data_parser = info.get_data_parser()
-        if not self.two_phase and "_is_told" not in vars(type(self)):
+        self._get_identity_rules("").validate()
+        overridden = self.get_overridden("two_phase") if self.two_phase else []
+        if overridden and "_is_told" not in vars(type(self)):
             type(self)._is_told = True
             _logger.info(
                 "%s overrides %s without declaring two_phase: requests run whole on one worker",
                 type(self).__name__,
-                ", ".join(sorted(self._overridden_steps)),
+                ", ".join(overridden),
             )
 
     @property
     def supports_two_phase(self) -> bool:
         """Whether a renderer may run the phases apart.
 
-        Declared by the class attribute `two_phase`. A subclass that overrides `apply` or a phase
-        must declare it anew.
+        Declared by the class attribute `two_phase`. A subclass, a mixin or a patch that overrides
+        `apply` or a part of the phases must come with a declaration of its own.
         """
-        return self.two_phase
+        return self.holds("two_phase")
 
+    @covered_by("processes_in_parallel")
     @abstractmethod
     def _get_mm_fields_config(
         self, hf_inputs: Mapping[str, Any], hf_processor_mm_kwargs: Mapping[str, Any]
     ) -> Mapping[str, MultiModalFieldConfig]:
         """Return the layout of each named tensor of the processor's output."""
 
+    @covered_by("processes_in_parallel")
     @abstractmethod
     def _get_prompt_updates(
         self,
@@ -121,10 +109,21 @@ class BaseMultiModalProcessor(ABC):
         hf_processor_mm_kwargs: Mapping[str, Any],
         out_mm_kwargs: MultiModalKwargsItems,
     ) -> Sequence[PromptReplacement]:
-        """Return what the processed items make of their placeholders.
+        """Return what the processed items make of their placeholders; there is at least one."""
 
-        Asked without any items too, for the targets alone.
+    def _get_targets(self) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Return the token ids that stand for an item in a prompt, by modality.
+
+        A prompt that has them without an item is refused: a model looks for the item wherever its
+        token is, so that the token must not come from a text. By default the tokens that the
+        processor names ``image_token_id``, ``video_token_id`` and ``audio_token_id``; a family
+        whose prompts have others overrides this.
         """
+        token_ids = {
+            modality: getattr(self.info.hf_processor, f"{modality}_token_id", None)
+            for modality in _NAMED_MODALITIES
+        }
+        return {name: [[int(id_)]] for name, id_ in token_ids.items() if id_ is not None}
 
     def _validate_kwargs(self, modality: str, kwargs: Mapping[str, Any]) -> None:
         """Refuse processor options that are not a request's to set. Raises `RequestError`.
@@ -141,6 +140,7 @@ class BaseMultiModalProcessor(ABC):
         """Refuse an item by what is known before it is decoded. Raises `MediaError`."""
         del mm_items, modality, index, kwargs
 
+    @covered_by("processes_in_parallel")
     def _call_hf_processor(
         self, mm_data: Mapping[str, Any], mm_kwargs: Mapping[str, Any]
     ) -> Mapping[str, Any]:
@@ -150,6 +150,7 @@ class BaseMultiModalProcessor(ABC):
         images = list(mm_data["images"])
         return hf.call_image_processor(self.info.image_processor, images, mm_kwargs)
 
+    @covered_by("two_phase")
     def apply(
         self, inputs: ProcessorInputs, timing_ctx: TimingContext | None = None
     ) -> MultiModalInputs:
@@ -163,10 +164,14 @@ class BaseMultiModalProcessor(ABC):
             state.wait_decodes()
             return self.apply_phase2(state)
 
+    @covered_by("two_phase")
     def apply_phase1(
         self, inputs: ProcessorInputs, timing_ctx: TimingContext | None = None
     ) -> MultiModalApplyState:
-        """Hash, look up the cache and submit the decodes of what it lacks; wait for nothing.
+        """Identify, look up the cache and submit the decodes of what it lacks; wait for nothing.
+
+        What the cache has is held from here on, whatever it evicts. What another request is about
+        to process is joined.
 
         The state must be closed, by `apply_phase2` or as a context manager. When this method
         fails, it closes what it began.
@@ -177,7 +182,7 @@ class BaseMultiModalProcessor(ABC):
         """
         timing = TimingContext(enabled=False) if timing_ctx is None else timing_ctx
         self.info.validate_num_items(inputs.mm_data_items)
-        _validate_request(inputs)
+        inputs.validate()
         for modality in inputs.mm_data_items:
             self._validate_kwargs(
                 modality, scope_mm_kwargs(inputs.hf_processor_mm_kwargs, modality)
@@ -185,28 +190,23 @@ class BaseMultiModalProcessor(ABC):
         state = MultiModalApplyState(inputs, timing)
         try:
             self._check_items(state)
-            if not _can_use_cache(inputs):
-                for position in _positions(state):
-                    _require_media(state, position)
-                state.submit((place.modality, place.index) for place in _positions(state))
-                return state
-            with timing.record("hash"):
-                state.hashes = inputs.get_mm_hashes(
-                    self.info.model_id, self.info.mm_hasher_algorithm
-                )
+            if inputs.usable_cache is not None:
+                with timing.record("hash"):
+                    self._identify(state)
             with timing.record("look up"):
-                misses = self._look_up(state)
-            state.submit((place.modality, place.index) for place in misses)
+                self._look_up(state)
+            state.submit_decodes()
         except BaseException:
             state.close()
             raise
         return state
 
+    @covered_by("two_phase")
     def apply_phase2(self, state: MultiModalApplyState) -> MultiModalInputs:
         """Process what is missing, update the cache, and merge; then close the state.
 
-        The cache is looked up again, because other requests ran in between. What has newly
-        become a miss is decoded now.
+        What another request processes at this moment is waited for, what one has processed is
+        taken.
 
         Raises:
             MediaError: As `apply`.
@@ -217,128 +217,172 @@ class BaseMultiModalProcessor(ABC):
             raise RuntimeError("the state is closed")
         with state:
             state.wait_decodes()
-            if _can_use_cache(state.inputs):
-                entries, hits = self._entries_with_cache(state)
-            else:
-                entries, hits = self._entries_without_cache(state)
-            return self._merge(state, entries, hits)
+            self._process(state)
+            if state.hashes is None:
+                with state.timing.record("hash"):
+                    self._identify(state)
+            return self._merge(state)
 
-    def _look_up(self, state: MultiModalApplyState) -> list[_Position]:
-        """Return what the cache lacks, each identity once; give back the budget of the rest."""
-        cache, fingerprint = state.inputs.cache, self.info.fingerprint
-        assert cache is not None
-        misses: list[_Position] = []
-        one_of_each = set(_one_of_each(state))
-        for position in _positions(state):
-            raw = _raw(state, position)
-            if position in one_of_each and not cache.is_cached(fingerprint, position.identity):
-                _require_media(state, position)
-                misses.append(position)
-            elif isinstance(raw, MediaRef):
-                raw.refund()
-        return misses
+    def find_cached(
+        self,
+        cache: MultiModalProcessorOnlyCache,
+        modality: str,
+        uuid: str,
+        *,
+        media_io_kwargs: Mapping[str, Mapping[str, Any]],
+        hf_processor_mm_kwargs: Mapping[str, Any],
+    ) -> ProcessorCacheEntry | None:
+        """Return what `cache` holds for a client's UUID, so that its media need not be fetched.
 
-    def _entries_with_cache(
-        self, state: MultiModalApplyState
-    ) -> tuple[dict[tuple[str, int], ProcessorCacheEntry], dict[str, list[bool]]]:
-        cache, fingerprint = state.inputs.cache, self.info.fingerprint
-        assert cache is not None
-        entries: dict[str, ProcessorCacheEntry] = {}
-        with state.timing.record("look up"):
-            # Found entries are held from here on, so that the request's own misses may evict
-            # them from the cache but not from the request.
-            for position in _positions(state):
-                entry = cache.get(fingerprint, position.identity)
-                if entry is not None:
-                    entries[position.identity] = entry
-        misses = [place for place in _one_of_each(state) if place.identity not in entries]
-        for position in misses:
-            _require_media(state, position)
-        state.submit((place.modality, place.index) for place in misses)
-        state.wait_decodes()
-        for position, entry in self._process(state, misses):
-            entries[position.identity] = entry
-            cache.put(fingerprint, position.identity, entry)
-        missed = {(place.modality, place.index) for place in misses}
-        hits: dict[str, list[bool]] = {modality: [] for modality in state.items}
-        by_place = {}
-        for position in _positions(state):
-            place = (position.modality, position.index)
-            hits[position.modality].append(place not in missed)
-            by_place[place] = entries[position.identity]
-        return by_place, hits
-
-    def _entries_without_cache(
-        self, state: MultiModalApplyState
-    ) -> tuple[dict[tuple[str, int], ProcessorCacheEntry], dict[str, list[bool]]]:
-        positions = list(_positions(state))
-        entries = {
-            (position.modality, position.index): entry
-            for position, entry in self._process(state, positions)
-        }
-        with state.timing.record("hash"):
-            state.hashes = state.inputs.get_mm_hashes(
-                self.info.model_id, self.info.mm_hasher_algorithm
-            )
-        return entries, {name: [False] * len(items) for name, items in state.items.items()}
-
-    def _process(
-        self, state: MultiModalApplyState, positions: Sequence[_Position]
-    ) -> Iterator[tuple[_Position, ProcessorCacheEntry]]:
-        """Yield the processed items in their order, on several workers where the family allows.
-
-        An item that fails raises after what went well has been yielded, so that it is kept.
+        The entry belongs into `ProcessorInputs.mm_entries`.
         """
-        if len(positions) < 2 or not self.processes_in_parallel:
-            for position in positions:
-                with state.timing.record("process"):
-                    entry = self._process_item(state, position)
-                yield position, entry
+        identity = self._get_identity_rules().identify(
+            modality, None, uuid, media_io_kwargs, hf_processor_mm_kwargs
+        )
+        if not identity.is_name:
+            return None
+        return cache.find(self.info.fingerprint, identity.cache_name)
+
+    def _get_identity_rules(self, model_id: str | None = None) -> IdentityRules:
+        info = self.info
+        return IdentityRules(
+            info.model_id if model_id is None else model_id,
+            info.mm_hasher_algorithm,
+            info.mm_uuid_policy,
+            info.mm_uuid_salt,
+        )
+
+    @covered_by("two_phase")
+    def _identify(self, state: MultiModalApplyState) -> None:
+        identities = state.inputs.identify(self._get_identity_rules())
+        for item in state.item_states:
+            item.identity = identities[item.place.modality][item.index]
+        state.hashes = hashes_of(identities)
+
+    @covered_by("two_phase")
+    def _look_up(self, state: MultiModalApplyState) -> None:
+        """Give every item an entry, a pending item, or an equal item of the request that has one.
+
+        The budget of media that the request need not decode is given back.
+        """
+        cache, entries = state.inputs.usable_cache, state.inputs.mm_entries
+        missing = []
+        for item in state.item_states:
+            item.entry = entries.get(ItemPlace(item.place.modality, item.index))
+            if item.entry is None:
+                missing.append(item)
+        if cache is None:
+            for item in missing:
+                item.pending = self._make_pending(state, item)
+                if item.pending is None:
+                    raise _no_media(item)
+                state.pending.append(item.pending)
             return
-        pool, jobs = media_pool(), []
-        failure: BaseException | None = None
+        chosen = _one_of_each(missing)
+        for item in missing:
+            first = chosen[item.cache_name]
+            if first is not item:
+                item.twin = first
+            elif not self._join(state, cache, item):
+                continue
+            if isinstance(item.raw, MediaRef):
+                item.raw.refund()
+
+    def _join(
+        self, state: MultiModalApplyState, cache: MultiModalProcessorOnlyCache, item: ItemState
+    ) -> bool:
+        """Give `item` what the cache has, or its pending item; whether somebody else decodes."""
+        fingerprint = self.info.fingerprint
+        item.entry = cache.find(fingerprint, item.cache_name)
+        if item.entry is not None:
+            return True
+        own = self._make_pending(state, item)
+        found = cache.join(fingerprint, item.cache_name, own, state.pending)
+        if found is None:
+            raise _no_media(item)
+        if isinstance(found, PendingItem):
+            item.pending = found
+            return found is not own
+        item.entry = found
+        return True
+
+    def _make_pending(
+        self, state: MultiModalApplyState, item: ItemState
+    ) -> PendingItem[ProcessorCacheEntry] | None:
+        """Return `item` over a share of its media that outlives the request; None without media."""
+        if item.raw is None:
+            return None
+        alone = state.items[item.place.modality].select([item.index])
+        media = item.raw.fork() if isinstance(item.raw, MediaRef) else None
+        if media is not None:
+            alone = alone.map_raw(lambda _: media)
+        kwargs = self._scoped_kwargs(state.inputs, item.place.modality)
+        return PendingItem(media, partial(self._process_item, alone, kwargs))
+
+    @covered_by("two_phase")
+    def _process(self, state: MultiModalApplyState) -> None:
+        """Process what is pending, on several workers where the family allows, and commit it.
+
+        This thread helps: a pool that is busy holds no request up. In a family that processes in
+        parallel all items are processed before the first failure is raised; what went well is
+        kept in any case.
+        """
+        cache, jobs = state.inputs.usable_cache, list[MediaDecodeJob]()
+        items = [(item, item.pending) for item in state.item_states if item.pending is not None]
+        is_parallel = len(items) > 1 and self.holds("processes_in_parallel")
+        failure: Exception | None = None
         with state.timing.record("process"):
             try:
-                for position in positions:
-                    # One by one: what was submitted before a failure must be waited for.
-                    jobs.append(pool.submit(self._process_item, state, position))  # noqa: PERF401
+                if is_parallel:
+                    work = [(*item.place, _Processing(pending)) for item, pending in items]
+                    try_submit_media_decodes(work, jobs)
+                for number, (item, pending) in enumerate(items):
+                    try:
+                        if number < len(jobs) and not jobs[number].future.cancel():
+                            item.entry, is_miss = jobs[number].future.result()
+                        else:
+                            item.entry, is_miss = pending.process()
+                    except Exception as error:  # noqa: BLE001 - raised below
+                        failure = failure or _located(error, item)
+                        if not is_parallel:
+                            break
+                        continue
+                    item.is_hit = not is_miss
+                    if cache is not None:
+                        cache.commit(self.info.fingerprint, item.cache_name, item.entry, is_miss)
             finally:
-                errors = [job.exception() for job in jobs]
-        for position, job, error in zip(positions, jobs, errors, strict=True):
-            if error is None:
-                yield position, job.result()
-            else:
-                failure = failure or error
+                drain_media_decodes(jobs)
         if failure is not None:
             raise failure
 
+    @covered_by("two_phase", "processes_in_parallel")
     def _process_item(
-        self, state: MultiModalApplyState, position: _Position
+        self, items: ModalityDataItems[Any, Any], kwargs: Mapping[str, Any]
     ) -> ProcessorCacheEntry:
-        """Process one item alone, so that what a cache keeps does not depend on its siblings."""
-        modality = position.modality
-        selected = state.items[modality].select([position.index])
-        kwargs = self._scoped_kwargs(state.inputs, modality)
+        """Process one item alone, so that what a cache keeps does not depend on its siblings.
+
+        Raises:
+            MediaError: The processor refuses the item, or what the request makes of it.
+        """
+        modality = items.modality
         try:
             hf_inputs = {
-                **self._call_hf_processor(selected.get_processor_data(), kwargs),
-                **selected.get_passthrough_data(),
+                **self._call_hf_processor(items.get_processor_data(), kwargs),
+                **items.get_passthrough_data(),
             }
             config = self._get_mm_fields_config(hf_inputs, kwargs)
-            items = MultiModalKwargsItems.from_hf_inputs(hf_inputs, config)
-            (item,) = items[modality]
+            outputs = MultiModalKwargsItems.from_hf_inputs(hf_inputs, config)
+            (item,) = outputs[modality]
             updates = self._get_prompt_updates(
-                MultiModalDataItems({modality: selected}), kwargs, items
+                MultiModalDataItems({modality: items}), kwargs, outputs
             )
-        except MediaError as error:
-            raise error.at(modality, selected.get_original_index(0)) from error
-        except (SafelightError, MemoryError):
-            # Memory is the server's to have: running out of it is no fault of the item.
+        except SafelightError:
             raise
         except Exception as error:
-            raise MediaError("the model's processor cannot process it").at(
-                modality, selected.get_original_index(0)
-            ) from error
+            has_options = kwargs != scope_mm_kwargs(self.info.mm_processor_kwargs, modality)
+            if not _is_fault_of_media(error, has_options):
+                raise
+            raise MediaError("the model's processor cannot process it") from error
         elems = {
             name: MultiModalFieldElem(_read_only(owned(elem.data)), elem.field)
             for name, elem in item.items()
@@ -374,26 +418,18 @@ class BaseMultiModalProcessor(ABC):
         token_ids: list[int] = self.info.tokenizer(prompt)["input_ids"]
         return token_ids
 
-    def _get_targets(self) -> dict[str, list[Sequence[int]]]:
-        """What stands for an item in a prompt, by modality."""
-        targets: dict[str, list[Sequence[int]]] = {}
-        for update in self._get_prompt_updates(MultiModalDataItems(), {}, MultiModalKwargsItems()):
-            targets.setdefault(update.modality, []).append(update.target)
-        return targets
-
-    def _merge(
-        self,
-        state: MultiModalApplyState,
-        entries: Mapping[tuple[str, int], ProcessorCacheEntry],
-        hits: dict[str, list[bool]],
-    ) -> MultiModalInputs:
+    @covered_by("two_phase")
+    def _merge(self, state: MultiModalApplyState) -> MultiModalInputs:
         assert state.hashes is not None
-        updates: dict[str, list[Any]] = {}
-        kwargs = MultiModalKwargsItems()
-        for modality, items in state.items.items():
-            of_modality = [entries[modality, index] for index in range(items.get_count())]
-            kwargs[modality] = [entry.item for entry in of_modality]
-            updates[modality] = [update for entry in of_modality for update in entry.prompt_updates]
+        updates: dict[str, list[Any]] = {modality: [] for modality in state.items}
+        hits: dict[str, list[bool]] = {modality: [] for modality in state.items}
+        kwargs = MultiModalKwargsItems({modality: [] for modality in state.items})
+        for item in state.item_states:
+            entry, modality = (item.twin or item).entry, item.place.modality
+            assert entry is not None
+            kwargs[modality].append(entry.item)
+            updates[modality] += entry.prompt_updates
+            hits[modality].append(item.is_hit)
         with state.timing.record("tokenize"):
             token_ids = self._tokenize(state.inputs.prompt)
         with state.timing.record("expand"):
@@ -410,56 +446,50 @@ class BaseMultiModalProcessor(ABC):
         )
 
 
-def _validate_request(inputs: ProcessorInputs) -> None:
-    """Refuse options that are no options, and UUIDs that are not one an item."""
-    for options in (inputs.hf_processor_mm_kwargs, inputs.media_io_kwargs):
-        if not isinstance(options, Mapping):
-            raise RequestError("processor and decode options must be objects")
-    for modality, uuids in (inputs.mm_uuid_items or {}).items():
-        count = inputs.mm_data_items.get_count(modality, strict=False)
-        if len(uuids) != count:
-            raise RequestError(f"there are {len(uuids)} uuids for {count} {modality} items")
-        given: Sequence[object] = uuids
-        for index, uuid in enumerate(given):
-            if uuid is not None and not (isinstance(uuid, str) and uuid and is_text(uuid)):
-                raise RequestError(f"the uuid of {modality} {index} must be a string, not empty")
+class _Processing(NamedTuple):
+    """The processing of a pending item, in the form in which decodes are submitted."""
+
+    pending: PendingItem[ProcessorCacheEntry]
+    is_decoded: bool = False
+
+    def decode(self) -> tuple[ProcessorCacheEntry, bool]:
+        return self.pending.process()
 
 
-def _can_use_cache(inputs: ProcessorInputs) -> bool:
-    """Whether the cache may serve the request: there is one, and no item skips the processor."""
-    return inputs.cache is not None and not any(
-        items.get_passthrough_data() for items in inputs.mm_data_items.values()
-    )
+def _one_of_each(items: Sequence[ItemState]) -> dict[str, ItemState]:
+    """One item of each identity: the first that has media, if any."""
+    chosen: dict[str, ItemState] = {}
+    for item in items:
+        first = chosen.setdefault(item.cache_name, item)
+        if first.raw is None and item.raw is not None:
+            chosen[item.cache_name] = item
+    return chosen
 
 
-def _positions(state: MultiModalApplyState) -> Iterator[_Position]:
-    """Every item in the order of the request."""
-    for modality, items in state.items.items():
-        for index in range(items.get_count()):
-            mm_hash = None if state.hashes is None else state.hashes[modality][index]
-            yield _Position(modality, index, mm_hash)
+def _no_media(item: ItemState) -> RequestError:
+    """The refusal of an item that came as a UUID alone and that no cache holds."""
+    modality, index = item.place
+    return RequestError(f"{modality} {index} has a uuid but no media, and no cache holds it")
 
 
-def _one_of_each(state: MultiModalApplyState) -> list[_Position]:
-    """One item of each identity, in the order of the request: the first that has media, if any."""
-    chosen: dict[str, _Position] = {}
-    for position in _positions(state):
-        known = chosen.get(position.identity)
-        if known is None or (_raw(state, known) is None and _raw(state, position) is not None):
-            chosen[position.identity] = position
-    return [position for position in _positions(state) if chosen[position.identity] == position]
+def _is_fault_of_media(error: Exception, has_options: bool) -> bool:
+    """Whether a processor's error is of what it was given, and not the server's own."""
+    if isinstance(error, (ValueError, ArithmeticError)):
+        return True
+    # A request's options can bring about anything but a want of memory, files and the like.
+    # A plain RuntimeError is what torch raises for shapes; its others have classes of their own.
+    is_servers = isinstance(error, (MemoryError, OSError, ImportError))
+    is_servers |= isinstance(error, RuntimeError) and type(error) is not RuntimeError
+    return has_options and not is_servers
 
 
-def _raw(state: MultiModalApplyState, position: _Position) -> object:
-    return state.items[position.modality].get_raw(position.index)
-
-
-def _require_media(state: MultiModalApplyState, position: _Position) -> None:
-    """Refuse an item that came as a UUID alone and that no cache holds."""
-    if _raw(state, position) is None:
-        raise RequestError(
-            f"{position.modality} {position.index} has a uuid but no media, and no cache holds it"
-        )
+def _located(error: Exception, item: ItemState) -> Exception:
+    """Return what to raise for an item that failed: an error of its media names its place."""
+    if not isinstance(error, MediaError):
+        return error
+    located = error.at(*item.place)
+    located.__cause__ = error.__cause__ or error
+    return located
 
 
 def _read_only(value: Any) -> Any:

@@ -21,10 +21,10 @@ from safelight.parse import (
     MultiModalDataParser,
     check_embedding,
 )
+from safelight.processing.identity import scope_mm_kwargs
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.processor import BaseMultiModalProcessor
 from safelight.processing.prompt_updates import PromptReplacement
-from safelight.processing.request import scope_mm_kwargs
 from safelight.ref import MediaRef
 
 __all__ = ["Qwen2VLMultiModalProcessor", "Qwen2VLProcessingInfo", "Qwen3VLMultiModalProcessor"]
@@ -145,15 +145,6 @@ class Qwen2VLMultiModalProcessor(BaseMultiModalProcessor):
         self, hf_inputs: Mapping[str, Any], hf_processor_mm_kwargs: Mapping[str, Any]
     ) -> Mapping[str, MultiModalFieldConfig]:
         return _image_fields(hf_inputs, self.info.get_merge_size(hf_processor_mm_kwargs))
-
-    def _get_targets(self) -> dict[str, list[Sequence[int]]]:
-        targets = super()._get_targets()
-        # A model looks for the grid of a video wherever one is said to be, so that the token must
-        # not come from a text.
-        token_id = getattr(self.info.hf_processor, "video_token_id", None)
-        if token_id is not None:
-            targets.setdefault("video", []).append([int(token_id)])
-        return targets
 
     def _get_prompt_updates(
         self,

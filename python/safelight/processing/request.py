@@ -1,8 +1,4 @@
-"""What a request is to a processor, and what comes of it.
-
-Owns the identity of a request's items: which factors enter a hash, and when a client's UUID
-stands for the media. Must never decode.
-"""
+"""What a request is to a processor, and what comes of it. Must never decode."""
 
 from __future__ import annotations
 
@@ -10,38 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from safelight.cache.processor import MultiModalProcessorOnlyCache
-from safelight.hashing import MultiModalHasher
-from safelight.inputs import MultiModalKwargsItems, PlaceholderRange
+from safelight.cache.processor import MultiModalProcessorOnlyCache, ProcessorCacheEntry
+from safelight.errors import RequestError
+from safelight.inputs import ItemPlace, MultiModalKwargsItems, PlaceholderRange
 from safelight.parse import MultiModalDataItems
-from safelight.ref import MediaRef
+from safelight.processing.identity import IdentityRules, ItemIdentity, check_uuid
 
 __all__ = [
     "MultiModalHashes",
     "MultiModalInputs",
     "ProcessorInputs",
-    "scope_mm_kwargs",
+    "hashes_of",
 ]
 
 MultiModalHashes = dict[str, list[str]]
 """Hash of each item by modality, in the order of the request: hex, or a client's UUID."""
 
-# Names of transformers: options under these apply to one modality only.
-_SCOPES = {"image": "images_kwargs", "video": "videos_kwargs", "audio": "audio_kwargs"}
-_SCOPE_NAMES = frozenset((*_SCOPES.values(), "text_kwargs", "common_kwargs"))
 
-
-def scope_mm_kwargs(kwargs: Mapping[str, Any], modality: str) -> dict[str, Any]:
-    """Return the processor options that `modality` sees.
-
-    Options under ``images_kwargs`` and its kin are seen by their modality alone and win over the
-    flat ones, which all modalities share.
-    """
-    scoped = {name: value for name, value in kwargs.items() if name not in _SCOPE_NAMES}
-    own = kwargs.get(_SCOPES.get(modality, ""))
-    if isinstance(own, Mapping):
-        scoped.update(own)
-    return scoped
+def hashes_of(identities: Mapping[str, Sequence[ItemIdentity]]) -> MultiModalHashes:
+    """Return what is emitted of identities."""
+    return {modality: [item.mm_hash for item in items] for modality, items in identities.items()}
 
 
 class MultiModalInputs(TypedDict):
@@ -53,7 +37,8 @@ class MultiModalInputs(TypedDict):
         mm_kwargs: Processed items, shared with the cache and read-only.
         mm_hashes: Identity of each item.
         mm_placeholders: Where each item's tokens are.
-        mm_cache_hits: Whether a cache, or an equal item before it in the request, served the item.
+        mm_cache_hits: Whether the item was served by a cache, by another request that wanted it at
+            the same time, or by an equal item of the request.
     """
 
     type: Literal["multimodal"]
@@ -75,6 +60,10 @@ class ProcessorInputs:
         media_io_kwargs: Decode options of the request by modality.
         hf_processor_mm_kwargs: Processor options of the request.
         cache: Processor cache to use; None processes everything.
+        mm_entries: Entries that a cache had for items before their media was fetched. They serve
+            the items whatever the cache does in the meantime.
+        request_id: Names the items after the request alone, whatever they are and whatever the
+            client calls them: for a server that compares identities nowhere. None identifies them.
     """
 
     prompt: str | list[int] = field(repr=False)
@@ -83,68 +72,71 @@ class ProcessorInputs:
     media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hf_processor_mm_kwargs: Mapping[str, Any] = field(default_factory=dict)
     cache: MultiModalProcessorOnlyCache | None = None
+    mm_entries: Mapping[ItemPlace, ProcessorCacheEntry] = field(default_factory=dict)
+    request_id: str | None = None
+
+    def validate(self) -> None:
+        """Refuse options that are no options, and UUIDs that are not one an item.
+
+        Raises:
+            RequestError: Says which.
+        """
+        for options in (self.hf_processor_mm_kwargs, self.media_io_kwargs):
+            if not isinstance(options, Mapping):
+                raise RequestError("processor and decode options must be objects")
+        for modality, uuids in (self.mm_uuid_items or {}).items():
+            count = self.mm_data_items.get_count(modality, strict=False)
+            if len(uuids) != count:
+                raise RequestError(f"there are {len(uuids)} uuids for {count} {modality} items")
+            for index, uuid in enumerate(uuids):
+                if uuid is not None:
+                    check_uuid(uuid, modality, index)
+
+    @property
+    def usable_cache(self) -> MultiModalProcessorOnlyCache | None:
+        """The cache that may serve the request: none where an item skips the processor."""
+        skips = any(items.get_passthrough_data() for items in self.mm_data_items.values())
+        return None if skips else self.cache
 
     def get_mm_uuid(self, modality: str, index: int) -> str | None:
         """The client's identity for an item, or None."""
         uuids = (self.mm_uuid_items or {}).get(modality)
         return None if uuids is None else uuids[index]
 
-    def get_mm_hashes(self, model_id: str, algorithm: str = "blake3") -> MultiModalHashes:
-        """Return the identity of every item, decoding none.
-
-        A hash covers the model, the item, and the options of its modality where there are any,
-        in whatever order they are given.
-        The decode options are left out for a ref, whose key has them. A UUID stands for the
-        item, so that with it all options count; a UUID without options is used verbatim.
+    def identify(self, rules: IdentityRules) -> dict[str, list[ItemIdentity]]:
+        """Return the identity of every item by modality, decoding none.
 
         Raises:
             TypeError: An item is of a type that has no canonical bytes.
         """
-        hashes: MultiModalHashes = {}
-        for modality, items in self.mm_data_items.items():
-            options = {
-                "media_io_kwargs": dict(self.media_io_kwargs.get(modality) or {}),
-                "mm_processor_kwargs": scope_mm_kwargs(self.hf_processor_mm_kwargs, modality),
-            }
-            options = {name: _in_order(value) for name, value in options.items() if value}
-            hashes[modality] = [
-                _hash_item(
-                    algorithm,
-                    model_id,
-                    modality,
-                    items.get_raw(index),
-                    self.get_mm_uuid(modality, index),
-                    options,
-                )
+        return {
+            modality: [
+                self._identify(rules, modality, items.get_raw(index), index)
                 for index in range(items.get_count())
             ]
-        return hashes
+            for modality, items in self.mm_data_items.items()
+        }
 
+    def get_mm_hashes(self, model_id: str, algorithm: str = "blake3") -> MultiModalHashes:
+        """Return what is emitted as the identity of every item, decoding none.
 
-def _in_order(value: Any) -> Any:
-    """Return `value` with every mapping sorted by name: the hasher goes by their order."""
-    if isinstance(value, Mapping):
-        return {name: _in_order(value[name]) for name in sorted(value, key=str)}
-    if isinstance(value, (list, tuple)):
-        return [_in_order(item) for item in value]
-    return value
+        A hash covers the model, the item or its UUID, and the options of its modality; a UUID
+        without options is used verbatim. `IdentityRules.identify` has the whole rule.
 
+        Raises:
+            TypeError: An item is of a type that has no canonical bytes.
+        """
+        return hashes_of(self.identify(IdentityRules(model_id, algorithm)))
 
-def _hash_item(
-    algorithm: str,
-    model_id: str,
-    modality: str,
-    item: object,
-    uuid: str | None,
-    options: Mapping[str, Any],
-) -> str:
-    factors = dict(options)
-    if uuid is not None:
-        if not factors:
-            return uuid
-        item = uuid
-    elif isinstance(item, MediaRef):
-        factors.pop("media_io_kwargs", None)
-    return MultiModalHasher.hash_kwargs(
-        algorithm, **{"model_id": model_id, modality: item, **factors}
-    )
+    def _identify(
+        self, rules: IdentityRules, modality: str, item: object, index: int
+    ) -> ItemIdentity:
+        if self.request_id is not None:
+            return ItemIdentity(modality, f"{self.request_id}-{modality}-{index}", is_name=True)
+        return rules.identify(
+            modality,
+            item,
+            self.get_mm_uuid(modality, index),
+            self.media_io_kwargs,
+            self.hf_processor_mm_kwargs,
+        )

@@ -1,15 +1,17 @@
 """`MultiModalApplyState`: what phase 1 hands to phase 2, and what must be undone if it never does.
 
-Owns the request's share of its refs and every decode that was submitted for it. Whatever
-happens, submitted work is drained before payloads are released.
+Owns the request's share of its refs, its part in pending items, and every decode that was
+submitted for it. Whatever happens, submitted work is drained before payloads are released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from safelight.cache.pending import PendingItem
+from safelight.cache.processor import ProcessorCacheEntry
 from safelight.decodes import (
     MediaDecodeJob,
     collect_media_decodes,
@@ -17,13 +19,48 @@ from safelight.decodes import (
     drain_media_decodes,
     drain_media_decodes_async,
     submit_media_decodes,
+    submit_media_decodes_async,
+    try_submit_media_decodes,
 )
+from safelight.inputs import ItemPlace
 from safelight.parse import MultiModalDataItems
+from safelight.processing.identity import ItemIdentity
 from safelight.processing.request import MultiModalHashes, ProcessorInputs
 from safelight.processing.timing import TimingContext
 from safelight.ref import MediaRef
 
 __all__ = ["MultiModalApplyState"]
+
+
+@dataclass(slots=True, eq=False)
+class ItemState:
+    """One item of a request between the two phases.
+
+    Attributes:
+        place: Where errors say that it is.
+        index: Its position in the request's lists of its modality.
+        raw: The request's fork of its ref, or media; None where only a UUID stands for it.
+        identity: None until it is known.
+        entry: What a cache had for it, or what it came to.
+        pending: What it comes to, alone or together with other requests.
+        twin: An equal item of the request, which does the work for both.
+        is_hit: Whether somebody else did the work.
+    """
+
+    place: ItemPlace
+    index: int
+    raw: object
+    identity: ItemIdentity | None = None
+    entry: ProcessorCacheEntry | None = None
+    pending: PendingItem[ProcessorCacheEntry] | None = None
+    twin: ItemState | None = None
+    is_hit: bool = True
+
+    @property
+    def cache_name(self) -> str:
+        """What a cache knows the item by."""
+        assert self.identity is not None
+        return self.identity.cache_name
 
 
 class MultiModalApplyState:
@@ -33,17 +70,21 @@ class MultiModalApplyState:
         inputs: The request as the caller gave it.
         items: The request's items over forks of the caller's refs, so that closing leaves the
             caller's refs usable.
-        hashes: Identity of every item; None until it is known (without a cache, after phase 2).
+        hashes: What is emitted for every item; None until it is known (without a cache, after
+            phase 2).
         decodes: Every decode submitted for the request.
     """
 
     __slots__ = (
         "_forks",
         "_is_closed",
+        "_unsubmitted",
         "decodes",
         "hashes",
         "inputs",
+        "item_states",
         "items",
+        "pending",
         "timing",
     )
 
@@ -53,6 +94,16 @@ class MultiModalApplyState:
         self.items, self._forks = _fork_items(inputs.mm_data_items)
         self.hashes: MultiModalHashes | None = None
         self.decodes: list[MediaDecodeJob] = []
+        self.item_states = [
+            ItemState(
+                ItemPlace(modality, items.get_original_index(index)), index, items.get_raw(index)
+            )
+            for modality, items in self.items.items()
+            for index in range(items.get_count())
+        ]
+        # What the request holds of items that are not processed yet.
+        self.pending: list[PendingItem[ProcessorCacheEntry]] = []
+        self._unsubmitted: list[Any] = []
         self._is_closed = False
 
     @property
@@ -60,23 +111,26 @@ class MultiModalApplyState:
         """Whether the state has released its refs."""
         return self._is_closed
 
-    def submit(self, positions: Iterable[tuple[str, int]]) -> None:
-        """Submit the decodes of the items at `positions`, each a modality and an index."""
-        items: list[tuple[str, int, MediaRef[Any]]] = []
-        for modality, index in positions:
-            of_modality = self.items[modality]
-            raw = of_modality.get_raw(index)
-            if isinstance(raw, MediaRef):
-                items.append((modality, of_modality.get_original_index(index), raw))
-        submit_media_decodes(items, jobs=self.decodes)
+    def submit_decodes(self) -> None:
+        """Submit the decodes of pending items, as many as there is room for; wait for none."""
+        self._unsubmitted = try_submit_media_decodes(
+            [
+                (*item.place, item.pending.media)
+                for item in self.item_states
+                if item.pending is not None and item.pending.media is not None
+            ],
+            self.decodes,
+        )
 
     def wait_decodes(self) -> None:
-        """Wait until every submitted decode has finished.
+        """Wait until every decode of the request has finished.
 
         Raises:
             MediaError: The first failure in the order of the request, with modality and index.
         """
         with self.timing.record("decode"):
+            unsubmitted, self._unsubmitted = self._unsubmitted, []
+            submit_media_decodes(unsubmitted, jobs=self.decodes)
             collect_media_decodes(self.decodes)
 
     async def wait_decodes_async(self) -> None:
@@ -86,16 +140,20 @@ class MultiModalApplyState:
         then it propagates.
         """
         with self.timing.record("decode"):
+            unsubmitted, self._unsubmitted = self._unsubmitted, []
+            await submit_media_decodes_async(unsubmitted, self.decodes)
             await collect_media_decodes_async(self.decodes)
 
     def close(self) -> None:
-        """Drain what was submitted, then release the request's share of the payloads."""
+        """Drain what was submitted, leave pending items, release the request's payloads."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
             drain_media_decodes(self.decodes)
         finally:
+            for pending in self.pending:
+                pending.leave(self.pending)
             for fork in self._forks:
                 fork.refund()
                 fork.release()

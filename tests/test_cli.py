@@ -437,3 +437,24 @@ def test_keys_agree_with_render(
     assert keys.split()[0] == item["key"]
     ref = ImageMediaIO().load_bytes_ref(path.read_bytes())
     assert MultiModalHasher.hash_kwargs("blake3", image=ref)
+
+
+def test_tools_and_text_reach_a_template_that_reads_these(
+    capsys: pytest.CaptureFixture[str], write: Callable[[str, Any], str], tmp_path: Path
+) -> None:
+    from safelight.processing.loading import demo_processor
+
+    hf_processor = demo_processor()
+    hf_processor.chat_template = (
+        "{{ tools | length }} tools{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    hf_processor.save_pretrained(tmp_path / "model")
+    document = {"messages": user("hi", "you", GOOD[0]), "tools": [{"type": "function"}] * 2}
+    path = write("chat.json", {**document, "temperature": 0.5})
+    status, out, err = run(capsys, "render", path, "--json", "--model", str(tmp_path / "model"))
+    assert (status, err) == (0, "")
+    (prompt,) = json.loads(out)["prompts"]
+    (item,) = prompt["items"]
+    pads = "<|image_pad|>" * item["length"]
+    expected = f"2 tools<|vision_start|>{pads}<|vision_end|>\nhi\nyou"
+    assert prompt["token_ids"] == hf_processor.tokenizer(expected)["input_ids"]

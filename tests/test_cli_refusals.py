@@ -78,7 +78,7 @@ def test_a_failed_chat_is_one_line_that_names_the_image(
         ({"messages": {"role": "user"}}, "messages must be a list"),
         (
             [{"role": "user", "content": [{"type": "video_url"}]}],
-            "messages[0].content[0] has a type",
+            "messages[0].content[0]: the model takes no video input",
         ),
         ({"messages": user("hi"), "mm_processor_kwargs": [1]}, "mm_processor_kwargs must be an"),
         ({"messages": user("hi"), "mm_processor_kwargs": "x"}, "mm_processor_kwargs must be an"),
@@ -92,6 +92,8 @@ def test_a_failed_chat_is_one_line_that_names_the_image(
         ),
         ([{"role": "user", "content": "\ud800"}], "the prompt is not valid text"),
         ([{"role": "user", "content": "<|image_pad|>"}], "1 image placeholders for 0 image items"),
+        ({"messages": user("hi"), "tolls": []}, "a field that is not known: tolls"),
+        ({"messages": user("hi"), "tools": [{}]}, "the model's chat template reads no tools"),
         (user("<|image_pad|>", GOOD[0]), "2 image placeholders for 1 image items"),
     ],
 )

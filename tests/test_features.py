@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -30,6 +32,33 @@ def test_what_a_build_tells() -> None:
     assert all(type(found) is bool for found in features["simd"].values())
     features.clear()
     assert safelight.features() != {}
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert safelight.__version__ == version("safelight")
+
+
+def test_every_dispatch_of_ours_is_told() -> None:
+    rust = Path(__file__).parents[1] / "rust"
+    sources = [path.read_text() for path in rust.glob("*/src/**/*.rs")]
+    names = {
+        name
+        for source in sources
+        for name in re.findall(
+            r'(?:is_x86_feature_detected!\(|target_feature\(enable = )"(.+?)"', source
+        )
+    }
+    assert names, "found none: the pattern is out of date"
+    if platform.machine() in ("x86_64", "AMD64"):
+        simd = safelight.features()["simd"]
+        assert names <= simd.keys()
+        # Of libraries: sha2, blake3, libdeflate.
+        assert {"sha", "sse4.1", "avx512f", "pclmulqdq"} <= simd.keys()
+        flags = Path("/proc/cpuinfo")
+        if flags.exists():
+            told = set(flags.read_text().split("flags", 1)[1].split("\n", 1)[0].split())
+            linux = {"sha": "sha_ni", "sse4.1": "sse4_1"}
+            assert simd == {name: linux.get(name, name) in told for name in simd}
 
 
 def test_a_library_has_a_version_where_it_is_built_in() -> None:

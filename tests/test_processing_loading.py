@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +138,32 @@ def test_a_fingerprint_tells_settings_options_and_backends_apart(default: Any) -
         other.image_processor = transformers.Qwen2VLImageProcessor(**settings)
         fingerprints.append(hf.fingerprint(other, {}))
     assert len(set(fingerprints)) == len(fingerprints)
+
+
+def test_a_fingerprint_covers_whatever_processes_media(default: Any) -> None:
+    def whole(**parts: Any) -> Any:
+        return type("Processor", (), {})() if not parts else SimpleNamespace(**parts)
+
+    audio = transformers.WhisperFeatureExtractor
+    processors = [
+        whole(),
+        whole(feature_extractor=audio()),
+        whole(feature_extractor=audio(hop_length=80)),
+        whole(image_processor=default.image_processor),
+        whole(image_processor=default.image_processor, feature_extractor=audio()),
+        whole(image_processor=default.image_processor, patch_size=14),
+        whole(image_processor=default.image_processor, video_processor=default.image_processor),
+        audio(),
+        audio(hop_length=80),
+    ]
+    assert len({hf.fingerprint(processor, {}) for processor in processors}) == len(processors)
+    for processor in processors:
+        assert hf.fingerprint(processor, {}) == hf.fingerprint(copy.deepcopy(processor), {})
+
+
+def test_a_fingerprint_holds_no_address(default: Any) -> None:
+    assert hf.fingerprint(default, {"a": object()}) == hf.fingerprint(default, {"a": object()})
+    assert hf.fingerprint(default, {"a": [len]}) == hf.fingerprint(default, {"a": [len]})
 
 
 def test_only_declared_options_reach_the_processor(default: Any) -> None:

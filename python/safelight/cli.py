@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from safelight._safelight import __version__
+from safelight.chat import chat_arguments
 from safelight.errors import MediaError, RequestError, SafelightError
 from safelight.features import features
 from safelight.inputs import is_text
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except SafelightError as error:
         return _fail(str(error))
+    except MemoryError:
+        return _fail("out of memory")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -237,9 +240,10 @@ def _read_chat(path: str, allowed_local_media_path: str) -> dict[str, Any]:
         document = {"messages": document}
     if not isinstance(document, dict) or "messages" not in document:
         raise RequestError(f"{path}: neither a list of messages nor an object that has one")
-    chat: dict[str, Any] = {"messages": document["messages"]}
-    if document.get("mm_processor_kwargs"):
-        chat["mm_processor_kwargs"] = document["mm_processor_kwargs"]
+    try:
+        chat = chat_arguments(document)
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from error
     if allowed_local_media_path:
         _paths_to_urls(chat["messages"])
     return chat
@@ -396,7 +400,8 @@ def _check_name(path: str) -> None:
 def _fail(message: str) -> int:
     # One line, also where a file's name has several.
     line = message.translate({ord("\n"): "\\n", ord("\r"): "\\r"})
-    print(f"safelight: {line}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads it
+        print(f"safelight: {line}", file=sys.stderr)
     return 1
 
 

@@ -22,6 +22,7 @@ from safelight.background import run_in_background
 from safelight.budget import DecodedBudget, DownloadBudget
 from safelight.cache.processor import MultiModalProcessorOnlyCache, ProcessorCacheEntry
 from safelight.chat import ChatRequest, MediaPart, parse_chat
+from safelight.chat_template import ChatTemplate, ContentFormat
 from safelight.connector import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import (
     ConfigurationError,
@@ -96,6 +97,7 @@ class _Request:
     media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     skip_mm_cache: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Renderer:
@@ -110,10 +112,11 @@ class Renderer:
             processor cache. Without both, identities are made per request.
         max_decoded_bytes: What the media of one request may decode to.
         max_download_bytes: Encoded bytes that one request may bring.
+        chat_template_content_format: Form of a message's content, as in `ChatTemplate`.
 
     Raises:
         ConfigurationError: No connector can be made as the options say, an option of the decoders
-            is malformed, or a number of bytes is negative.
+            or the form of content is malformed, or a number of bytes is negative.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class Renderer:
         enable_prefix_caching: bool = True,
         max_decoded_bytes: int = _DEFAULT_MAX_DECODED_BYTES,
         max_download_bytes: int = _DEFAULT_MAX_DOWNLOAD_BYTES,
+        chat_template_content_format: ContentFormat = "auto",
     ) -> None:
         self.processor = processor
         self.cache = cache
@@ -134,6 +138,7 @@ class Renderer:
         self.enable_prefix_caching = enable_prefix_caching
         self.max_decoded_bytes = max_decoded_bytes
         self.max_download_bytes = max_download_bytes
+        self._template = ChatTemplate(processor.info, chat_template_content_format)
         self._check_options()
         self._worker = ThreadPoolExecutor(1, "safelight-processor")
         # Number of modules that were loaded when the worker last limited their threads.
@@ -156,6 +161,7 @@ class Renderer:
         media_io_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         skip_mm_cache: bool = False,
+        **template_options: Any,
     ) -> RenderedChat:
         """Render one chat, on a thread that has no event loop.
 
@@ -164,6 +170,8 @@ class Renderer:
             media_io_kwargs: The request's decode options by modality.
             mm_processor_kwargs: The request's processor options.
             skip_mm_cache: Whether the request goes past the cache.
+            template_options: Options of the chat template: ``tools`` and what else
+                `ChatTemplate.check_options` takes.
 
         Raises:
             RequestError: The chat is malformed.
@@ -182,6 +190,7 @@ class Renderer:
                 media_io_kwargs=media_io_kwargs,
                 mm_processor_kwargs=mm_processor_kwargs,
                 skip_mm_cache=skip_mm_cache,
+                **template_options,
             )
         )
 
@@ -192,12 +201,18 @@ class Renderer:
         media_io_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
         skip_mm_cache: bool = False,
+        **template_options: Any,
     ) -> RenderedChat:
         """Render one chat as `render_chat` does; many may run at once on one loop.
 
         Cancellation waits for decodes that have begun, then propagates.
         """
-        request = _Request(media_io_kwargs or {}, mm_processor_kwargs or {}, skip_mm_cache)
+        request = _Request(
+            media_io_kwargs or {},
+            mm_processor_kwargs or {},
+            skip_mm_cache,
+            self._template.check_options(template_options),
+        )
         timing = TimingContext()
         chat = parse_chat(messages)
         # Before anything is fetched: a request must not buy downloads that it cannot use.
@@ -328,7 +343,7 @@ class Renderer:
         # Where nobody compares identities across requests, nobody may confuse two items.
         is_compared = cache is not None or self.enable_prefix_caching
         return ProcessorInputs(
-            prompt=self._apply_chat_template(chat),
+            prompt=self._template.render(chat.messages, request.template_kwargs),
             mm_data_items=self.processor.data_parser.parse_mm_data(mm_data),
             mm_uuid_items=mm_uuids,
             media_io_kwargs=request.media_io_kwargs,
@@ -337,15 +352,6 @@ class Renderer:
             mm_entries=media.entries,
             request_id=None if is_compared else uuid.uuid4().hex,
         )
-
-    def _apply_chat_template(self, chat: ChatRequest) -> str:
-        try:
-            prompt: str = self.processor.info.hf_processor.apply_chat_template(
-                chat.messages, tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:
-            raise RequestError("the model's chat template refuses the messages") from error
-        return prompt
 
     def _submit(self, work: Callable[[], T]) -> Future[T]:
         return self._worker.submit(self._run, work)

@@ -13,7 +13,10 @@ from typing import Any
 
 from safelight.foreign import is_array, is_image
 
-__all__ = ["call_image_processor", "fingerprint", "select_kwargs", "tensor_type"]
+__all__ = ["call_image_processor", "class_name", "fingerprint", "select_kwargs", "tensor_type"]
+
+# transformers' names of what processes media in a processor.
+_MEDIA_PARTS = ("image_processor", "video_processor", "feature_extractor", "audio_processor")
 
 
 def tensor_type(processor: Any) -> str:
@@ -21,34 +24,47 @@ def tensor_type(processor: Any) -> str:
     return "np" if getattr(processor, "backend", None) == "pil" else "pt"
 
 
-def fingerprint(processor: Any, options: Mapping[str, Any]) -> bytes:
+def fingerprint(processor: Any, factors: Mapping[str, Any]) -> bytes:
     """Return 32 bytes that tell apart processors whose items may differ. The same in every process.
 
-    Of the image processor its class, backend and every resolved setting, because two backends of
-    one model differ by up to two levels of uint8; of the whole its class and the tokens that stand
-    for media, because an item brings those too; transformers' version and the server's `options`.
+    Of each part that processes media (images, videos, audio) its class, backend and every resolved
+    setting, because two backends of one model differ by up to two levels of uint8; of the whole its
+    class and plain attributes, which name the tokens that an item brings; of the tokenizer its
+    class and size; transformers' version; and `factors`, whatever else the caller knows.
     """
     import transformers
 
-    image_processor = processor.image_processor
+    parts = {name: getattr(processor, name, None) for name in _MEDIA_PARTS}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    if not parts and hasattr(processor, "to_dict"):
+        # A feature extractor or an image processor that stands alone.
+        parts = {"processor": processor}
+    tokenizer = getattr(processor, "tokenizer", None)
     description = {
-        "processor": _class_name(processor),
-        "tokens": {
+        "processor": class_name(processor),
+        "attributes": {
             name: value
             for name, value in vars(processor).items()
-            if name.endswith(("_token", "_token_id")) and isinstance(value, (int, str))
+            if isinstance(value, (int, float, str))
+            and not name.startswith("_")
+            and name != "chat_template"  # it makes prompts, not items
         },
-        "image_processor": _class_name(image_processor),
-        "backend": tensor_type(image_processor),
+        "parts": {name: _describe_part(part) for name, part in parts.items()},
+        "tokenizer": tokenizer and [class_name(tokenizer), getattr(tokenizer, "vocab_size", None)],
         "transformers": transformers.__version__,
-        "settings": image_processor.to_dict(),
-        "options": dict(options),
+        "factors": dict(factors),
     }
     text = json.dumps(description, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).digest()
 
 
-def _class_name(obj: object) -> str:
+def _describe_part(part: Any) -> dict[str, Any]:
+    settings = part.to_dict() if hasattr(part, "to_dict") else vars(part)
+    return {"class": class_name(part), "backend": tensor_type(part), "settings": settings}
+
+
+def class_name(obj: object) -> str:
+    """The name of an object's class with its module."""
     return f"{type(obj).__module__}.{type(obj).__qualname__}"
 
 
@@ -56,7 +72,11 @@ def _plain(value: Any) -> Any:
     """Return what JSON takes in place of `value`, in an order that all processes agree on."""
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
-    return value.tolist() if hasattr(value, "tolist") else repr(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    # A repr may hold an address, which no two processes agree on.
+    text = repr(value)
+    return class_name(value) if " at 0x" in text else text
 
 
 def select_kwargs(processor: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 from safelight.budget import DecodedBudget
-from safelight.errors import RequestError
+from safelight.errors import ConfigurationError, RequestError, SafelightError
+from safelight.hashing import MultiModalHasher
 from safelight.media import ImageMediaIO, MediaIO
 from safelight.parse import MultiModalDataItems, MultiModalDataParser
 from safelight.processing import hf
@@ -20,6 +21,9 @@ from safelight.processing.identity import UUIDPolicy
 __all__ = ["ProcessingInfo"]
 
 _DEFAULT_LIMIT_PER_PROMPT = 999
+
+# An operator may set these to 0 for a model that does not take them: it is so already.
+_KNOWN_MODALITIES = frozenset(("image", "video", "audio"))
 
 
 class ProcessingInfo:
@@ -38,6 +42,9 @@ class ProcessingInfo:
         mm_uuid_salt: What goes with ``"salted"``.
         trust_request_kwargs: Whether a request may override decode and processor options, which
             decide what an item costs.
+
+    Raises:
+        ConfigurationError: An option is malformed, or of a modality that the model does not take.
     """
 
     # Decoders by modality; a family adds or replaces its own.
@@ -57,14 +64,41 @@ class ProcessingInfo:
         trust_request_kwargs: bool = False,
     ) -> None:
         self.hf_processor = hf_processor
-        self.media_io_kwargs = dict(media_io_kwargs or {})
-        self.mm_processor_kwargs = dict(mm_processor_kwargs or {})
-        self.limit_mm_per_prompt = dict(limit_mm_per_prompt or {})
+        self.media_io_kwargs = _mapping("media_io_kwargs", media_io_kwargs)
+        self.mm_processor_kwargs = _mapping("mm_processor_kwargs", mm_processor_kwargs)
+        self.limit_mm_per_prompt = _mapping("limit_mm_per_prompt", limit_mm_per_prompt)
         self.mm_hasher_algorithm = mm_hasher_algorithm
         self.mm_uuid_policy: UUIDPolicy = mm_uuid_policy
         self.mm_uuid_salt = mm_uuid_salt
         self.trust_request_kwargs = trust_request_kwargs
         self._model_id = model_id
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse at once what would fail every request."""
+        for modality, options in self.media_io_kwargs.items():
+            if modality not in self.media_ios:
+                raise ConfigurationError(f"media_io_kwargs: the model takes no {modality} input")
+            _mapping(f"media_io_kwargs of {modality}", options)
+        for modality in self.media_ios:
+            try:
+                self._load_media_io(modality, None, None)
+            except Exception as error:
+                raise ConfigurationError(f"media_io_kwargs of {modality}: {error}") from error
+        supported = self.get_supported_mm_limits()
+        for modality, limit in self.limit_mm_per_prompt.items():
+            if type(limit) is not int or limit < 0:
+                raise ConfigurationError(
+                    f"limit_mm_per_prompt of {modality} must be an int that is not negative"
+                )
+            if modality not in supported and (limit or modality not in _KNOWN_MODALITIES):
+                raise ConfigurationError(
+                    f"limit_mm_per_prompt: the model takes no {modality} input"
+                )
+        try:
+            MultiModalHasher.hash_kwargs(self.mm_hasher_algorithm)
+        except (SafelightError, TypeError) as error:
+            raise ConfigurationError(f"mm_hasher_algorithm: {error}") from error
 
     @property
     def tokenizer(self) -> Any:
@@ -79,7 +113,25 @@ class ProcessingInfo:
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that tell apart processors whose outputs may differ."""
-        return hf.fingerprint(self.hf_processor, self.mm_processor_kwargs)
+        return hf.fingerprint(self.hf_processor, self.get_fingerprint_factors())
+
+    def get_fingerprint_factors(self) -> dict[str, Any]:
+        """What decides an item's outputs besides the transformers processor; a family adds its own.
+
+        Values are JSON's, or are told apart by their ``repr``. Decode options are in it as the
+        decoders' specs, so that a default that is spelled out changes nothing.
+        """
+        media_ios = {modality: self.get_media_io(modality) for modality in self.media_ios}
+        return {
+            "mm_processor_kwargs": self.mm_processor_kwargs,
+            "media_ios": {
+                modality: [
+                    hf.class_name(media_io),
+                    media_io.get_decode_spec().canonical_bytes().hex(),
+                ]
+                for modality, media_io in media_ios.items()
+            },
+        }
 
     @property
     def model_id(self) -> str:
@@ -129,6 +181,15 @@ class ProcessingInfo:
         """The parser of the model's media."""
         return MultiModalDataParser()
 
+    def get_placeholder_str(self, modality: str) -> str | None:
+        """The text that stands for an item in a prompt, for chat templates that read text alone.
+
+        None where the model has none; media is then refused with such a template.
+        """
+        token = getattr(self.hf_processor, f"{modality}_token", None)
+        return token if isinstance(token, str) else None
+
+    @final
     def get_media_io(
         self,
         modality: str,
@@ -136,7 +197,7 @@ class ProcessingInfo:
         *,
         decoded_budget: DecodedBudget | None = None,
     ) -> MediaIO[Any]:
-        """Return the decoder of `modality` for one request.
+        """Return the decoder of `modality` for one request; a family overrides `_make_media_io`.
 
         Args:
             modality: ``"image"``, or another that the model takes.
@@ -147,14 +208,42 @@ class ProcessingInfo:
             RequestError: No decoder serves the modality, or an option is unknown, out of range,
                 or not the client's to set.
         """
-        media_io = self.media_ios.get(modality)
-        if media_io is None:
+        if modality not in self.media_ios:
             raise RequestError(f"the model takes no {modality} input")
         if media_io_kwargs and not self.trust_request_kwargs:
             raise RequestError("media_io_kwargs are not accepted from requests")
-        make: Callable[..., MediaIO[Any]] = media_io  # each modality has options of its own
         try:
-            kwargs = media_io.merge_kwargs(self.media_io_kwargs.get(modality), media_io_kwargs)
-            return make(**kwargs, decoded_budget=decoded_budget)
+            return self._load_media_io(modality, media_io_kwargs, decoded_budget)
         except (TypeError, ValueError) as error:
             raise RequestError(f"media_io_kwargs of {modality} are not valid") from error
+
+    def _load_media_io(
+        self,
+        modality: str,
+        media_io_kwargs: Mapping[str, Any] | None,
+        decoded_budget: DecodedBudget | None,
+    ) -> MediaIO[Any]:
+        kwargs = self.media_ios[modality].merge_kwargs(
+            self.media_io_kwargs.get(modality), media_io_kwargs
+        )
+        return self._make_media_io(modality, kwargs, decoded_budget=decoded_budget)
+
+    def _make_media_io(
+        self, modality: str, kwargs: Mapping[str, Any], *, decoded_budget: DecodedBudget | None
+    ) -> MediaIO[Any]:
+        """Make the decoder of `modality` with the server's and the request's options merged.
+
+        Raises:
+            TypeError: An option is unknown.
+            ValueError: An option is out of its range.
+        """
+        make: Callable[..., MediaIO[Any]] = self.media_ios[modality]  # each has its own options
+        return make(**kwargs, decoded_budget=decoded_budget)
+
+
+def _mapping(name: str, options: object) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
+        raise ConfigurationError(f"{name} must be a mapping with names as keys")
+    return dict(options)

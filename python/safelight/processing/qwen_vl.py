@@ -70,6 +70,11 @@ class Qwen2VLProcessingInfo(ProcessingInfo):
         """Patches on each side of the square that becomes one token."""
         return int(kwargs.get("merge_size") or self.image_processor.merge_size)
 
+    def get_placeholder_str(self, modality: str) -> str | None:
+        """The family's vision block around one placeholder token."""
+        token = super().get_placeholder_str(modality)
+        return None if token is None else f"<|vision_start|>{token}<|vision_end|>"
+
     @property
     def image_token_id(self) -> int:
         """Id of the token that stands for an image in a prompt."""

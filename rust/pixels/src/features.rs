@@ -31,16 +31,18 @@ fn text(version: unsafe extern "C" fn() -> *const c_char) -> String {
     version.to_string_lossy().into_owned()
 }
 
-/// Vector instructions that native code chooses at run time, and whether this machine has them.
+/// Instructions that native code chooses code paths by at run time, whether its own or a
+/// library's (hashes, base64, libjpeg-turbo, libwebp, libdeflate); and whether this machine has them.
 #[must_use]
 pub fn vector_instructions() -> Vec<(&'static str, bool)> {
+    macro_rules! table {
+        ($detect:ident: $($name:tt)*) => { vec![$(($name, std::arch::$detect!($name))),*] };
+    }
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    let found = vec![
-        ("sse2", std::arch::is_x86_feature_detected!("sse2")),
-        ("avx2", std::arch::is_x86_feature_detected!("avx2")),
-    ];
+    let found = table!(is_x86_feature_detected:
+        "sse2" "ssse3" "sse4.1" "avx" "avx2" "avx512f" "avx512bw" "avx512vl" "bmi2" "pclmulqdq" "sha");
     #[cfg(target_arch = "aarch64")]
-    let found = vec![("neon", std::arch::is_aarch64_feature_detected!("neon"))];
+    let found = table!(is_aarch64_feature_detected: "neon" "crc" "pmull" "sha2");
     #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
     let found = Vec::new();
     found

@@ -165,8 +165,9 @@ def test_icons_as_they_are_made_are_served() -> None:
 def test_containers_that_no_probe_judges_are_not_served(
     largest: Callable[[], int], data: bytes
 ) -> None:
-    with pytest.raises(MediaError):
-        ImageMediaIO(max_image_pixels=LIMIT).load_bytes(data)
+    for formats in (None, ["BLP", "IPTC", "JPEG", "PNG"]):
+        with pytest.raises(MediaError):
+            ImageMediaIO(max_image_pixels=LIMIT, formats=formats).load_bytes(data)
     assert largest() == 0
 
 

@@ -19,15 +19,16 @@ from safelight.probe import NeedMoreBytes
 from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
 
-__all__ = ["MediaIO"]
+__all__ = ["MediaIO", "outcome"]
 
 T = TypeVar("T")
 
 
-def _outcome(call: Callable[..., T], *args: Any) -> T | Exception:
+def outcome(call: Callable[..., T], *args: Any) -> T | Exception:
+    """Return what `call` returns, or the exception that it raises."""
     try:
         return call(*args)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this payload's
+    except Exception as error:  # noqa: BLE001 - handed on in the place of a result
         return error
 
 
@@ -103,7 +104,7 @@ class MediaIO(ABC, Generic[T]):
 
     def load_bytes_refs(self, payloads: Sequence[bytes]) -> list[MediaRef[T] | Exception]:
         """As `load_bytes_ref` for each payload; what it raises stands in the place of a ref."""
-        return [_outcome(self.load_bytes_ref, payload) for payload in payloads]
+        return [outcome(self.load_bytes_ref, payload) for payload in payloads]
 
     def copy(self, media: T) -> T:
         """Return a copy of decoded media that shares nothing writable with it.

@@ -7,7 +7,10 @@ pixels are made is `safelight.media.raster`'s. Must never decode while it makes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import EllipsisType
 from typing import Any, get_args
 
 from safelight._safelight import DecodeRequest, Pixels
@@ -15,7 +18,7 @@ from safelight.budget import DecodeCharge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.foreign import is_image
 from safelight.key import derive_media_key, derive_media_keys
-from safelight.media.base import MediaIO
+from safelight.media.base import MediaIO, outcome
 from safelight.media.pillow import may_open
 from safelight.media.raster import Decoder, Output, Rasterizer, Scale, scale_divisor, scaled_size
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
@@ -45,6 +48,10 @@ _BYTES_PER_PIXEL = 4
 
 class ImageMediaIO(MediaIO[Any]):
     """Images as upright Pillow images in one mode.
+
+    A subclass that overrides `load_bytes` is asked for the media of every ref, whoever decodes it;
+    it may call ``super().load_bytes`` with the payload or another. What its result depends on, it
+    names in `get_decode_spec`.
 
     Args:
         image_mode: Pillow's name of the mode to convert to; None keeps the image's own.
@@ -104,6 +111,10 @@ class ImageMediaIO(MediaIO[Any]):
             "rgba_background_color": self.rgba_background_color,
         }
         # Options enter the spec when they are not the default, so that the default keys stay.
+        served = tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats)
+        if served != tuple(ALLOWED_IMAGE_FORMATS):
+            # One file may be of two formats, and the first that is served opens it.
+            settings["formats"] = served
         if use_image_id:
             settings["use_image_id"] = True
         if output != "pil":
@@ -111,17 +122,21 @@ class ImageMediaIO(MediaIO[Any]):
         if scale is not None:
             settings["scale"] = scale
         self._spec = DecodeSpec(settings)
+        self._decodes_itself = False
         self._rasterizer = Rasterizer(
             image_mode=image_mode,
             background=self.rgba_background_color,
             output=output,
-            formats=tuple(ALLOWED_IMAGE_FORMATS if formats is None else formats),
+            formats=served,
             decoder=decoder,
             scale=scale_divisor(scale),
         )
 
     def get_decode_spec(self) -> DecodeSpec:
-        """Image mode and background; limits and budgets change no pixel and are not in it."""
+        """Image mode and background, and what else changes pixels where it is not the default.
+
+        Limits and budgets change no pixel and are not in it.
+        """
         return self._spec
 
     def check_prefix(self, data: bytes) -> NeedMoreBytes | None:
@@ -165,11 +180,13 @@ class ImageMediaIO(MediaIO[Any]):
             LimitError: It is over `max_image_pixels` or the decode budget.
             DecodeError: Its pixels are damaged or cut short; a partial image is never returned.
         """
-        if self._has_own_refs():
-            return self.load_bytes_ref(data).decode()
         # Without a ref, whose identity is a hash of all bytes.
         data = bytes(data)
-        return self._judge(data, _probe(data))()
+        prepared = _prepared_for(data)
+        if prepared is not None and prepared.decode is not None:
+            return prepared.decode.run(prepared)
+        decode = self._judge(data, _probe(data))
+        return decode.run(_Prepared(data, decode=decode))
 
     def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:
         """Return a ref that decodes `data` when asked, as `load_bytes` would.
@@ -180,25 +197,34 @@ class ImageMediaIO(MediaIO[Any]):
             LimitError: The image is over `max_image_pixels` or the decode budget.
         """
         data = bytes(data)
-        header = _probe(data)
-        return self._make_ref(data, header, self._image_id_key(header))
+        prepared = _prepared_for(data)
+        if prepared is None:
+            header = _probe(data)
+            key = self._image_id_key(header)
+        else:
+            header, key = prepared.header, prepared.key
+        decode = self._judge(data, header)
+        return MediaRef(
+            decode,
+            data,
+            self.get_decode_spec(),
+            key=key,
+            header=self._scaled(header),
+            charge=decode.charge,
+        )
 
     def load_bytes_refs(self, payloads: Sequence[bytes]) -> list[MediaRef[Any] | Exception]:
         """As `load_bytes_ref` for each; their keys are derived in one call, on several cores."""
-        if self._has_own_refs():
-            return super().load_bytes_refs(payloads)
         payloads = [bytes(data) for data in payloads]
         headers = [_probe(data) for data in payloads]
         keys = [self._image_id_key(header) for header in headers]
-        anonymous = [data for data, key in zip(payloads, keys, strict=True) if key is None]
-        derived = iter(derive_media_keys(anonymous, self._spec))
+        unnamed = [data for data, key in zip(payloads, keys, strict=True) if key is None]
+        derived = iter(derive_media_keys(unnamed, self.get_decode_spec()))
         refs: list[MediaRef[Any] | Exception] = []
-        for data, header, id_key in zip(payloads, headers, keys, strict=True):
-            key = next(derived) if id_key is None else id_key
-            try:
-                refs.append(self._make_ref(data, header, key))
-            except MediaError as error:
-                refs.append(error)
+        for data, header, image_id_key in zip(payloads, headers, keys, strict=True):
+            key = next(derived) if image_id_key is None else image_id_key
+            with _prepared(_Prepared(data, header, key)):
+                refs.append(outcome(self.load_bytes_ref, data))
         return refs
 
     def copy(self, media: Any) -> Any:
@@ -218,24 +244,7 @@ class ImageMediaIO(MediaIO[Any]):
             self.decoded_budget.refund(nbytes)
             raise
 
-    def _has_own_refs(self) -> bool:
-        """Whether a subclass has its own way with each payload, which every road then takes."""
-        return type(self).load_bytes_ref is not ImageMediaIO.load_bytes_ref
-
-    def _make_ref(
-        self, data: bytes, header: ImageHeader | None, key: bytes | None
-    ) -> MediaRef[Any]:
-        decoder = self._judge(data, header)
-        return MediaRef(
-            decoder,
-            data,
-            self._spec,
-            key=key,
-            header=self._scaled(header),
-            charge=decoder.charge,
-        )
-
-    def _judge(self, data: bytes, header: ImageHeader | None) -> _ImageDecoder:
+    def _judge(self, data: bytes, header: ImageHeader | None) -> ImageDecode:
         """Return the deferred decode of what is within the limits, charged to the budget."""
         charge = None
         if header is None:
@@ -249,7 +258,7 @@ class ImageMediaIO(MediaIO[Any]):
         if self.decoded_budget is not None:
             size = (0, 0) if header is None else (header.width, header.height)
             charge = DecodeCharge(self.decoded_budget, self._decoded_bytes(header, *size))
-        return _ImageDecoder(self, data, header, charge)
+        return ImageDecode(self, data, header, charge)
 
     def _image_id_key(self, header: ImageHeader | None) -> bytes | None:
         """The key under a UUID-shaped ImageID, which replaces the payload; None for the default."""
@@ -259,7 +268,7 @@ class ImageMediaIO(MediaIO[Any]):
             image_id = uuid.UUID(header.image_id)
         except ValueError:
             return None
-        return derive_media_key(image_id.bytes, self._spec)
+        return derive_media_key(image_id.bytes, self.get_decode_spec())
 
     def _scaled(self, header: ImageHeader | None) -> ImageHeader | None:
         """`header` with the size that the decode gives, by which a ref is laid out undecoded."""
@@ -313,8 +322,53 @@ def _probe(data: bytes) -> ImageHeader | None:
         return None
 
 
-class _ImageDecoder:
-    """The deferred decode of one image: a `NativeDecoder` and a `SharedDecoder`."""
+class _Prepared:
+    """What has been made for one payload before a method that a subclass may override is called."""
+
+    __slots__ = ("data", "decode", "header", "is_used", "key", "pixels")
+
+    def __init__(
+        self,
+        data: bytes,
+        header: ImageHeader | None = None,
+        key: bytes | None = None,
+        *,
+        decode: ImageDecode | None = None,
+        pixels: Pixels | EllipsisType | None = ...,
+    ) -> None:
+        self.data = data
+        self.header = header
+        self.key = key
+        self.decode = decode
+        # Of native code; None is that it declined, ... that it has not been asked.
+        self.pixels = pixels
+        self.is_used = False
+
+
+_current: ContextVar[_Prepared | None] = ContextVar("prepared", default=None)
+
+
+def _prepared_for(data: bytes) -> _Prepared | None:
+    prepared = _current.get()
+    # By identity: what a subclass makes of a payload is another payload.
+    return prepared if prepared is not None and prepared.data is data else None
+
+
+@contextmanager
+def _prepared(prepared: _Prepared) -> Iterator[None]:
+    token = _current.set(prepared)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class ImageDecode:
+    """The deferred decode of one image: a `NativeDecoder` and a `SharedDecoder`.
+
+    Its media is what ``load_bytes`` of the decoder gives, which a subclass may override; the
+    default finds there what native code has made already.
+    """
 
     __slots__ = ("_header", "_io", "charge", "data")
 
@@ -331,7 +385,31 @@ class _ImageDecoder:
         self.charge = charge
 
     def __call__(self) -> Any:
-        return self._io._rasterizer.rasterize(self.data, self._header, self._admit)
+        return self._load(...)
+
+    def finish(self, pixels: Pixels | None) -> Any:
+        return self._load(pixels)
+
+    def _load(self, pixels: Pixels | EllipsisType | None) -> Any:
+        prepared = _Prepared(self.data, self._header, decode=self, pixels=pixels)
+        with _prepared(prepared):
+            media = self._io.load_bytes(self.data)
+        if not prepared.is_used:
+            # A subclass decodes by itself: native code need not decode for it in vain.
+            self._io._decodes_itself = True
+        return media
+
+    def run(self, prepared: _Prepared) -> Any:
+        """Decode as `ImageMediaIO` does, from what `prepared` has already."""
+        prepared.is_used = True
+        rasterizer, header, pixels = self._io._rasterizer, self._header, prepared.pixels
+        if pixels is ...:
+            return rasterizer.rasterize(self.data, header, self._admit)
+        if pixels is None:
+            return rasterizer.rasterize_by_pillow(self.data, header, self._admit)
+        assert header is not None
+        self._admit(header.width, header.height)
+        return rasterizer.from_pixels(pixels)
 
     @property
     def scope(self) -> object:
@@ -339,6 +417,8 @@ class _ImageDecoder:
         return None if self._header is None else type(self._io)
 
     def native_request(self) -> DecodeRequest | None:
+        if self._io._decodes_itself:
+            return None
         return self._io._rasterizer.native_request(self._header, self._reserve)
 
     def adopt(self, media: Any) -> Any:
@@ -346,13 +426,6 @@ class _ImageDecoder:
         self._io._rasterizer.check_format(self._header.format)
         self._admit(self._header.width, self._header.height)
         return self._io._rasterizer.copy(media)
-
-    def finish(self, pixels: Pixels | None) -> Any:
-        if pixels is None:
-            return self._io._rasterizer.rasterize_by_pillow(self.data, self._header, self._admit)
-        assert self._header is not None
-        self._admit(self._header.width, self._header.height)
-        return self._io._rasterizer.from_pixels(pixels)
 
     def _reserve(self, width: int, height: int) -> None:
         # Not for good: the job may be withdrawn.

@@ -17,7 +17,13 @@ from typing import Any, TypeVar
 
 from PIL import GifImagePlugin, Image, ImageFile, TiffImagePlugin
 
-from safelight.errors import HeaderError, LimitError, MediaError, SafelightError
+from safelight.errors import (
+    HeaderError,
+    LimitError,
+    MediaError,
+    SafelightError,
+    UnsupportedMediaError,
+)
 from safelight.probe import ImageHeader, probe
 
 __all__ = ["judge_inner", "may_open", "open_image", "raise_unless_of_bytes", "undisturbed"]
@@ -34,6 +40,7 @@ _JPEG2000_MAGICS = (b"\xff\x4f\xff\x51", b"\r\n\x87\n", b"\0\0\0\x0cjP  \r\n\x87
 
 # Sizes of a bitmap's header: this one has sides of 16 bits, all others of 32.
 _CORE_HEADER = 12
+_BLP_OF_JPEG = bytes(4)
 _TIFF_TILE = (322, 323)
 # Tiles of so many pixels are common, also in small images.
 _MAX_SPARE_PIXELS = 1 << 20
@@ -202,6 +209,9 @@ def judge_inner(image: Image.Image, data: bytes, judge: Judge) -> None:
             inner = data[start : start + length]
             if inner.startswith((_PNG_MAGIC, *_JPEG2000_MAGICS)):
                 _judge_probed(inner, judge)
+    elif image.format == "IPTC" or (image.format == "BLP" and data[4:8] == _BLP_OF_JPEG):
+        # Opened whatever it is, by rules of the plug-in's own.
+        raise UnsupportedMediaError(f"pictures inside {image.format} are not served")
     elif image.format == "TIFF":
         tile = [image.tag_v2.get(tag) for tag in _TIFF_TILE]  # type: ignore[attr-defined]
         if all(isinstance(side, int) for side in tile):

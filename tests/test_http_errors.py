@@ -31,7 +31,7 @@ STATUSES: dict[type[BaseException], int] = {
     errors.CacheMissError: 503,
     errors.ReleasedError: 500,
     ValueError: 400,
-    TypeError: 400,
+    TypeError: 500,
     OverflowError: 400,
     UnicodeDecodeError: 400,
     KeyError: 500,

@@ -42,9 +42,8 @@ _STATUSES: dict[type[BaseException], int] = {
     RawRefError: 400,
     CacheMissError: 503,
     ReleasedError: 500,
-    # What a processor raises for values that it cannot take.
+    # What libraries raise for values that they cannot take. A TypeError is a mistake in a program.
     ValueError: 400,
-    TypeError: 400,
     OverflowError: 400,
 }
 

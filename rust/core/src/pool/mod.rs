@@ -184,7 +184,7 @@ pub struct Stats {
     pub threads: usize,
     /// Threads that wait for work.
     pub idle: usize,
-    /// Jobs in the queues, withdrawn ones included until a worker passes them.
+    /// Jobs in the queues that nobody runs or ran.
     pub queued: usize,
     /// Jobs taken from the queues since the start.
     pub taken: u64,
@@ -324,7 +324,10 @@ impl Pool {
     /// Counters, at one moment.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let state = lock(&self.shared().state);
+        // Dropped once the lock is released.
+        let mut swept = Vec::new();
+        let mut state = lock(&self.shared().state);
+        state.sweep(&mut swept);
         Stats {
             threads: state.threads,
             idle: state.idle,

@@ -197,7 +197,7 @@ impl PyJob {
             let (pool, entry) = (Arc::clone(pool), self.entry.clone());
             after.watch(Waker::One(Box::new(move || {
                 // Whether or not there is room: whoever waits for it had to wait already.
-                if pool.push(entry.clone()).is_err() {
+                if entry.task.is_waiting() && pool.push(entry.clone()).is_err() {
                     entry.task.withdraw();
                 }
             })));

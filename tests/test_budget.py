@@ -167,3 +167,15 @@ class ChargeMachine(RuleBasedStateMachine):
 
 
 TestCharges = pytest.mark.timeout(120)(ChargeMachine.TestCase)
+
+
+def test_what_is_held_is_given_back_on_failure() -> None:
+    budget = DownloadBudget(10)
+    with budget.held(4):
+        assert budget.used_bytes == 4
+    with pytest.raises(KeyboardInterrupt), budget.held(6):
+        raise KeyboardInterrupt
+    assert budget.used_bytes == 4
+    with pytest.raises(PayloadTooLargeError), budget.held(7):
+        raise AssertionError("not reached")
+    assert budget.used_bytes == 4

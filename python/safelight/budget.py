@@ -7,6 +7,8 @@ parallel. Must never know where bytes come from or what they mean.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from safelight.errors import LimitError, PayloadTooLargeError
@@ -70,6 +72,21 @@ class _Budget:
             if not 0 <= nbytes <= self._used:
                 raise ValueError(f"a refund must be from 0 to {self._used}, not {nbytes}")
             self._used -= nbytes
+
+    @contextmanager
+    def held(self, nbytes: int) -> Iterator[None]:
+        """Charge `nbytes`, and give them back if the ``with`` block fails.
+
+        Raises:
+            LimitError: As `charge`.
+            PayloadTooLargeError: As `charge`.
+        """
+        self.charge(nbytes)
+        try:
+            yield
+        except BaseException:
+            self.refund(nbytes)
+            raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._used} of {self._max_bytes} bytes used)"

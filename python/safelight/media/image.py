@@ -236,13 +236,8 @@ class ImageMediaIO(MediaIO[Any]):
         if self.decoded_budget is None:
             return super().copy(media)
         width, height = media.size if is_image(media) else media.shape[1::-1]
-        nbytes = width * height * _BYTES_PER_PIXEL
-        self.decoded_budget.charge(nbytes)
-        try:
+        with self.decoded_budget.held(width * height * _BYTES_PER_PIXEL):
             return super().copy(media)
-        except BaseException:
-            self.decoded_budget.refund(nbytes)
-            raise
 
     def _judge(self, data: bytes, header: ImageHeader | None) -> ImageDecode:
         """Return the deferred decode of what is within the limits, charged to the budget."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFile
 
-from safelight import DecodedBudget, ImageMediaIO, LimitError, MediaError
+from safelight import DecodedBudget, HeaderError, ImageMediaIO, LimitError, MediaError, probe
 from safelight.media.image import ALLOWED_IMAGE_FORMATS
 
 # Under Pillow's own limit, so that it does not help; over those that the tests set.
@@ -102,6 +102,7 @@ def largest(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 # Made before images are watched.
 JPEG2000 = encoded("JPEG2000", mode="L")
 WEBP = encoded("WEBP")
+AVIF = encoded("AVIF", speed=10)
 CONTAINERS = {
     "PNG in ICNS": icns(encoded("PNG")),
     "JPEG 2000 in ICNS": icns(encoded("JPEG2000")),
@@ -194,6 +195,31 @@ def test_a_stream_larger_than_its_box_is_not_decoded(largest: Callable[[], int])
     with pytest.raises(MediaError):
         ImageMediaIO(max_image_pixels=LIMIT).load_bytes(bytes(data))
     assert largest() <= LIMIT
+
+
+@pytest.mark.parametrize("limit", [LIMIT, 0])
+def test_an_av1_stream_larger_than_its_image_is_not_decoded(limit: int) -> None:
+    data = bytearray(AVIF)
+    start = data.index(b"ispe") + 8
+    data[start : start + 8] = struct.pack(">II", 16, 16)
+    # The stream is decoded whole and scaled, past every limit, once libavif begins with it.
+    for decoder in ("native", "pillow"):
+        media_io = ImageMediaIO(max_image_pixels=limit, decoder=decoder)
+        with pytest.raises(LimitError if limit else HeaderError):
+            media_io.load_bytes(bytes(data))
+    with pytest.raises(HeaderError, match="larger than its image") as refused:
+        probe(bytes(data))
+    assert refused.value.size == (SIDE, SIDE)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 3), (1, 1), (300, 200)])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_av1_streams_as_they_are_made_are_served(size: tuple[int, int], mode: str) -> None:
+    assert ImageMediaIO().load_bytes(encoded("AVIF", size, mode=mode)).size == size
+    frames = [Image.new(mode, size, shade) for shade in ("red", "blue")]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "AVIF", save_all=True, append_images=frames[1:])
+    assert ImageMediaIO().load_bytes(buffer.getvalue()).size == size
 
 
 def test_a_tile_larger_than_its_image_is_held_to_the_limit() -> None:

@@ -58,8 +58,8 @@ _SETTINGS: tuple[tuple[Any, str, Any], ...] = (
     (Image, "MAX_IMAGE_PIXELS", _PILLOWS_WARNING_PIXELS),
 )
 
-# A plug-in whose decoder allocates its canvas when it opens a file: only after a header of ours.
-_ALLOCATES_AT_OPEN = frozenset(("WEBP",))
+# Plug-ins that allocate what no header of Pillow's tells, a canvas or a stream: only after ours.
+_NEED_HEADER = frozenset(("AVIF", "WEBP"))
 
 
 class _Settings:
@@ -148,7 +148,7 @@ def open_image(
     """
     Image.init()
     for name in formats:
-        if name not in Image.OPEN or (header is None and name in _ALLOCATES_AT_OPEN):
+        if name not in Image.OPEN or (header is None and name in _NEED_HEADER):
             continue
         factory, accept = Image.OPEN[name]
         try:

@@ -6,8 +6,8 @@ use crate::budget::Budget;
 use crate::error::Error;
 use crate::probe::format::Format;
 use crate::probe::header::{Declared, ImageHeader};
-use crate::probe::{heif_items, isobmff};
-use crate::reader::{Endian, Parsed, Payload};
+use crate::probe::{av1, heif_items, isobmff};
+use crate::reader::{Endian, Parsed, Payload, index};
 
 pub(super) fn parse(
     payload: Payload<'_>,
@@ -52,6 +52,9 @@ pub(super) fn parse(
         }
     }
 }
+
+/// A stream of so many pixels may be larger than the image that it is in.
+const MAX_SPARE_PIXELS: u64 = 1 << 20;
 
 /// A payload, and what a parse of it has used up and found.
 struct Source<'a, 'b> {
@@ -98,7 +101,23 @@ impl Source<'_, '_> {
         };
         let mut header = self.header(properties, has_alpha, Some((meta, Some(primary))))?;
         header.set_frames(1);
+        if format == Format::Avif && self.payload.is_whole {
+            let stream = heif_items::stream_size(self.payload, meta, self.budget)?;
+            self.check_stream(&header, stream)?;
+        }
         Ok(header)
+    }
+
+    /// Refuse a stream that takes more to decode than the image around it says.
+    fn check_stream(&mut self, header: &ImageHeader, stream: (u32, u32)) -> Parsed<()> {
+        let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
+        let stated = pixels((header.width, header.height));
+        // The tiles of a grid may go beyond the picture.
+        if pixels(stream) <= stated.max(MAX_SPARE_PIXELS) {
+            return Ok(());
+        }
+        self.declared.size = Some(stream);
+        Err(Error::malformed("AVIF stream is larger than its image").into())
     }
 
     /// A header of these properties; `metadata` is a meta box and the item that is described.
@@ -180,6 +199,22 @@ impl Source<'_, '_> {
             }
         }
         let mut header = self.header(properties, has_alpha, metadata)?;
+        if format == Format::Avif && self.payload.is_whole {
+            let offsets = child(table, *b"stco", self.budget)?
+                .and_then(|body| body.get(8..12)?.try_into().ok())
+                .map(|offset| u64::from(Endian::Big.u32(offset)));
+            let wide = child(table, *b"co64", self.budget)?
+                .and_then(|body| body.get(8..16)?.try_into().ok())
+                .map(u64::from_be_bytes);
+            if let Some(start) = offsets.or(wide) {
+                let bytes = self.payload.bytes.get(index(start)..).unwrap_or_default();
+                let window = &bytes[..bytes.len().min(av1::WINDOW)];
+                let stream = av1::size(window).ok_or_else(|| {
+                    Error::malformed("AVIF stream begins with no sequence header")
+                })?;
+                self.check_stream(&header, stream)?;
+            }
+        }
         let sizes = child(table, *b"stsz", self.budget)?;
         let count = sizes.and_then(|body| body.get(8..12)?.try_into().ok());
         if let Some(count) = count

@@ -1,4 +1,4 @@
-//! Metadata items of AVIF and HEIF: the orientation that an XMP packet states.
+//! Items of AVIF and HEIF: the orientation that metadata states, and how large AV1 streams are.
 //!
 //! `irot` and `imir` rule, so this is read only where they leave the picture as it is. EXIF then
 //! states nothing by itself, but its orientation tag keeps XMP from being asked, as in Pillow.
@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 
 use crate::budget::Budget;
+use crate::error::Error;
 use crate::exif::{self, Block};
-use crate::probe::isobmff;
+use crate::probe::{av1, isobmff};
 use crate::reader::{Parsed, Payload, Stop, index};
 use crate::xmp;
 
@@ -22,17 +23,7 @@ pub(super) fn orientation(
     described: Option<u32>,
     budget: &mut Budget,
 ) -> Parsed<Option<u8>> {
-    let mut boxes = Boxes::default();
-    for (kind, body) in isobmff::children(meta) {
-        budget.spend()?;
-        match &kind {
-            b"iinf" => boxes.information = body,
-            b"iloc" => boxes.locations = body,
-            b"iref" => boxes.references = body,
-            b"idat" => boxes.data = body,
-            _ => {}
-        }
-    }
+    let boxes = Boxes::new(meta, budget)?;
     let (exif, xmp) = boxes.metadata(described, budget)?;
     if let Some(item) = exif
         && let Some(bytes) = boxes.read(payload, item, budget)?
@@ -51,6 +42,40 @@ pub(super) fn orientation(
     })
 }
 
+/// The largest width and height that the AV1 streams among the items declare.
+///
+/// # Errors
+///
+/// A stream begins with something else, so that nothing tells what decoding it takes.
+pub(super) fn stream_size(
+    payload: Payload<'_>,
+    meta: &[u8],
+    budget: &mut Budget,
+) -> Parsed<(u32, u32)> {
+    let boxes = Boxes::new(meta, budget)?;
+    let mut largest = (0, 0);
+    let mut list = Fields(boxes.information);
+    let Some(version) = list.full_box() else {
+        return Ok(largest);
+    };
+    list.number(if version == 0 { 2 } else { 4 });
+    for (kind, body) in isobmff::children(list.0) {
+        budget.spend()?;
+        let Some((id, kind, _)) = Fields(body).item().filter(|_| kind == *b"infe") else {
+            continue;
+        };
+        if kind != *b"av01" {
+            continue;
+        }
+        if let Some(start) = boxes.start_of(payload, id, av1::WINDOW, budget)? {
+            let (width, height) = av1::size(&start)
+                .ok_or_else(|| Error::malformed("AVIF stream begins with no sequence header"))?;
+            largest = (largest.0.max(width), largest.1.max(height));
+        }
+    }
+    Ok(largest)
+}
+
 /// The bodies of the boxes that tell what the items are and where they lie.
 #[derive(Default)]
 struct Boxes<'a> {
@@ -61,6 +86,21 @@ struct Boxes<'a> {
 }
 
 impl<'a> Boxes<'a> {
+    fn new(meta: &'a [u8], budget: &mut Budget) -> Parsed<Self> {
+        let mut boxes = Self::default();
+        for (kind, body) in isobmff::children(meta) {
+            budget.spend()?;
+            match &kind {
+                b"iinf" => boxes.information = body,
+                b"iloc" => boxes.locations = body,
+                b"iref" => boxes.references = body,
+                b"idat" => boxes.data = body,
+                _ => {}
+            }
+        }
+        Ok(boxes)
+    }
+
     /// The items that hold EXIF and XMP of the one that is described.
     fn metadata(
         &self,
@@ -118,6 +158,17 @@ impl<'a> Boxes<'a> {
         item: u32,
         budget: &mut Budget,
     ) -> Parsed<Option<Cow<'a, [u8]>>> {
+        self.start_of(payload, item, usize::MAX, budget)
+    }
+
+    /// As [`Boxes::read`], the first `limit` bytes of the item.
+    fn start_of(
+        &self,
+        payload: Payload<'a>,
+        item: u32,
+        limit: usize,
+        budget: &mut Budget,
+    ) -> Parsed<Option<Cow<'a, [u8]>>> {
         let Some((is_inside, extents)) = self.extents(item, budget)? else {
             return Ok(None);
         };
@@ -131,7 +182,11 @@ impl<'a> Boxes<'a> {
         };
         let mut found = Cow::Borrowed(&[][..]);
         for (at, length) in extents {
-            let part = match source.get(index(at), index(length)) {
+            let wanted = index(length).min(limit - found.len());
+            if wanted == 0 {
+                continue;
+            }
+            let part = match source.get(index(at), wanted) {
                 Err(Stop::More(_)) if source.is_whole => return Ok(None),
                 part => part?,
             };

@@ -5,6 +5,7 @@
 //! budget (see [`limits`](crate::limits)) on every walk, and must never decode a pixel.
 
 mod answer;
+mod av1;
 mod bmp;
 mod dds;
 mod files;

@@ -1,7 +1,8 @@
 """`Comparison`: one promise, measured against its baseline in the same run.
 
 Owns how a comparison is timed, and nothing about what is compared. Machines are shared and noisy:
-no absolute time is a result; baseline and ours take turns, and the ratio of their medians counts.
+no absolute time is a result; batches of baseline and ours alternate, and the ratio of their
+medians counts.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_the_interpreter_runs_while_a_large_text_is_decoded():
             ticks.append(None)
             is_done.wait(0.0001)
 
-    # Without a release the other thread gets its turn after the whole call at the earliest.
+    # Without a release the other thread runs after the whole call at the earliest.
     thread = threading.Thread(target=tick)
     thread.start()
     before = len(ticks)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 async def take_turns(limits: Limits, jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Run one job per (owner, host), each taking one step of the loop; the order they began in."""
+    """Run one job per (owner, host), each one step of the loop; the order they started in."""
     order = []
 
     async def job(owner, host):
@@ -161,11 +161,11 @@ def test_whatever_is_asked_for_and_cancelled_nobody_waits_for_a_free_turn(jobs, 
     asyncio.run(main())
 
 
-def test_a_crowd_begins_a_few_a_step_in_order():
+def test_a_crowd_starts_a_few_a_step_in_order():
     async def main():
         pace = Pace(3)
         step = 0
-        begun = []
+        started = []
 
         async def count():
             nonlocal step
@@ -173,16 +173,16 @@ def test_a_crowd_begins_a_few_a_step_in_order():
                 step += 1
                 await asyncio.sleep(0)
 
-        async def begin(number):
+        async def start(number):
             await pace.keep()
-            begun.append((step, number))
+            started.append((step, number))
 
         counting = asyncio.create_task(count())
-        crowd = [asyncio.create_task(begin(number)) for number in range(20)]
+        crowd = [asyncio.create_task(start(number)) for number in range(20)]
         crowd[5].cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
-        assert [number for _, number in begun] == [n for n in range(20) if n != 5]
-        assert max(Counter(step for step, _ in begun).values()) <= 3
+        assert [number for _, number in started] == [n for n in range(20) if n != 5]
+        assert max(Counter(step for step, _ in started).values()) <= 3
         await pace.keep()
         counting.cancel()
 

@@ -249,7 +249,7 @@ class Bytes(MediaIO[bytes]):
 
 
 class Text(Bytes):
-    """A decoder that reads base64 in its own way."""
+    """A decoder that overrides how base64 is read."""
 
     def load_base64_ref(self, media_type: str, data: str) -> MediaRef[bytes]:
         return self.load_bytes_ref(f"{media_type} {data}".encode())

@@ -53,14 +53,14 @@ def pool() -> Iterator[MediaPool]:
 @pytest.fixture
 def busy(pool: MediaPool) -> Iterator[Callable[[], None]]:
     """The pool's one thread is occupied until this is called."""
-    begun, gate = threading.Event(), threading.Event()
+    started, gate = threading.Event(), threading.Event()
 
     def wait() -> None:
-        begun.set()
+        started.set()
         gate.wait(TIMEOUT)
 
     pool.submit(wait)
-    assert begun.wait(TIMEOUT)
+    assert started.wait(TIMEOUT)
     yield gate.set
     gate.set()
 
@@ -74,7 +74,7 @@ class Native:
         self.data = data
         self.fails = fails
         self.made = 0
-        self.begun, self.gate = threading.Event(), threading.Event()
+        self.started, self.gate = threading.Event(), threading.Event()
         self.gate.set()
 
     def __call__(self) -> Any:
@@ -85,7 +85,7 @@ class Native:
 
     def finish(self, pixels: Pixels | None) -> Any:
         self.made += 1
-        self.begun.set()
+        self.started.set()
         assert self.gate.wait(TIMEOUT)
         if self.fails is not None:
             raise self.fails
@@ -266,9 +266,9 @@ def test_decode_that_finds_the_queue_full_leaves_the_interpreter_to_others() -> 
     # With something behind the image, so that no two are equal.
     refs = [ImageMediaIO(output="numpy").load_bytes_ref(data + bytes([n])) for n in range(4)]
     before = pool.stats().attached_ns
-    begun = time.perf_counter_ns()
+    started = time.perf_counter_ns()
     jobs = pool.submit(submit_media_decodes, refs, pool).result(TIMEOUT)
-    spent = time.perf_counter_ns() - begun
+    spent = time.perf_counter_ns() - started
     assert pool.stats().inlined == 3
     collect_media_decodes(jobs)
     pool.shutdown()
@@ -359,7 +359,7 @@ def test_equal_refs_share_a_decode_under_way_and_copy_what_it_makes(leaver: bool
     refs = [MediaRef(decoder, data) for decoder in decoders]
     decoders[0].gate.clear()
     (first,) = submit_media_decodes(refs[:1], pool)
-    assert decoders[0].begun.wait(TIMEOUT)
+    assert decoders[0].started.wait(TIMEOUT)
     jobs = submit_media_decodes([*refs[1:4], refs[1].fork()], pool)
     with ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(ref.decode) for ref in refs[4:]]
@@ -474,9 +474,9 @@ def test_trying_to_submit_queues_what_has_room_and_gives_back_the_rest(
 ) -> None:
     pool = MediaPool(1, max_queue=2)
     monkeypatch.setattr(decodes, "media_pool", lambda: pool)
-    gate, begun = threading.Event(), threading.Event()
-    pool.submit(lambda: (begun.set(), gate.wait(TIMEOUT)))
-    assert begun.wait(TIMEOUT)
+    gate, started = threading.Event(), threading.Event()
+    pool.submit(lambda: (started.set(), gate.wait(TIMEOUT)))
+    assert started.wait(TIMEOUT)
     refs = [MediaRef(lambda number=number: number, b"") for number in range(7)]
     jobs: list[MediaDecodeJob] = []
     rest = try_submit_media_decodes([("image", 9 - n, ref) for n, ref in enumerate(refs)], jobs)
@@ -511,7 +511,7 @@ def test_interrupted_submission_keeps_what_runs_and_withdraws_the_rest() -> None
     jobs: list[MediaDecodeJob] = []
 
     def interrupt() -> None:
-        assert running.begun.wait(TIMEOUT)
+        assert running.started.wait(TIMEOUT)
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import safelight
+from safelight import MULTIMODAL_REGISTRY
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -69,3 +73,33 @@ def test_glossary_has_each_word_once() -> None:
         words
     )
     assert {"probe", "derive", "decode", "load", "fetch", "materialize"} <= set(words)
+
+
+def test_the_example_of_a_family_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="needs the hf extra")
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "adding_a_family.md").read_text(), re.DOTALL
+    )
+    assert sum(bool(line.strip()) for line in example.splitlines()) <= 60
+    # The family is registered for the whole process: undone, so that no other test meets it.
+    monkeypatch.setattr(MULTIMODAL_REGISTRY, "_families", dict(MULTIMODAL_REGISTRY._families))
+    Image.radial_gradient("L").convert("RGB").save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(example, "adding_a_family.md", "exec"), {"__name__": "family"})
+    shown = "(3, 336, 336) 6 576"
+    assert output.getvalue() == f"{shown} [False]\n{shown} [True]\n"
+    assert f"`{shown} [False]`" in (DOCS / "adding_a_family.md").read_text()
+
+
+def test_the_hooks_of_a_family_are_there() -> None:
+    text = (DOCS / "adding_a_family.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+(?:\.\w+)?)`", row)]
+    assert len(names) >= 10
+    for name in names:
+        owner, _, member = name.rpartition(".")
+        cls = safelight.ProcessingInfo if owner else safelight.BaseMultiModalProcessor
+        assert owner in ("", "ProcessingInfo")
+        assert hasattr(cls, member), name

@@ -117,15 +117,15 @@ def test_exit_while_the_pool_decodes(turn: int) -> None:
 def test_exit_while_daemon_threads_decode(turn: int) -> None:
     script = """
         media = files(500)
-        begun = threading.Semaphore(0)
+        started = threading.Semaphore(0)
         def load():
             while True:
                 for data in media:
                     media_io.load_bytes(data)
-                    begun.release()
+                    started.release()
         for _ in range(4):
             threading.Thread(target=load, daemon=True).start()
-        for _ in range(4): begun.acquire()
+        for _ in range(4): started.acquire()
         class Late:
             def __del__(self): time.sleep(0.5)
         # Decodes end, and their threads come back, while the interpreter is going.
@@ -148,7 +148,7 @@ def test_cancellation_while_decodes_run_waits_for_them_and_no_longer() -> None:
                 refs = [media_io.load_bytes_ref(data) for data in media * 4]
                 jobs = submit_media_decodes(refs, pool)
                 task = asyncio.create_task(collect_media_decodes_async(jobs))
-                await asyncio.sleep(0)  # A task that never began would not wait for anything.
+                await asyncio.sleep(0)  # A task that never started would not wait for anything.
                 while not any(job.future.running() for job in jobs): await asyncio.sleep(0)
                 for _ in range(number % 3): await asyncio.sleep(0.001)
                 task.cancel()

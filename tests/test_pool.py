@@ -239,10 +239,10 @@ def test_a_batch_wakes_its_loop_once() -> None:
 
 def test_run_async_returns_raises_and_withdraws() -> None:
     pool = MediaPool(1)
-    gate, begun = threading.Event(), threading.Event()
+    gate, started = threading.Event(), threading.Event()
 
     def block() -> None:
-        begun.set()
+        started.set()
         gate.wait(30)
 
     async def main() -> None:
@@ -250,7 +250,7 @@ def test_run_async_returns_raises_and_withdraws() -> None:
         with pytest.raises(ValueError, match="invalid literal"):
             await pool.run_async(int, "x")
         blocker = pool.submit(block)
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(started.wait, 30)
         queued = asyncio.create_task(pool.run_async(int))
         await asyncio.sleep(0)
         assert pool.stats().queued == 1
@@ -279,15 +279,15 @@ def test_background_jobs_wait_for_those_in_the_foreground() -> None:
 
 def test_job_tells_its_state() -> None:
     pool = MediaPool(1)
-    gate, begun = threading.Event(), threading.Event()
+    gate, started = threading.Event(), threading.Event()
 
     def work() -> str:
-        begun.set()
+        started.set()
         gate.wait(30)
         return "v"
 
     running, queued = pool.submit_batch([work, work])
-    assert begun.wait(30)
+    assert started.wait(30)
     assert (running.running(), running.done(), running.cancel()) == (True, False, False)
     with pytest.raises(TimeoutError):
         running.result(timeout=0.01)

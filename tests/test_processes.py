@@ -139,14 +139,14 @@ def test_exit_withdraws_what_waits_and_lets_what_runs_end() -> None:
         import threading, time
         from safelight.pool import MediaPool
         pool = MediaPool(1)
-        begun = threading.Event()
+        started = threading.Event()
         def slow():
-            begun.set()
+            started.set()
             time.sleep(0.3)
             print("ended", flush=True)
         pool.submit(slow)
         pool.submit(print, "never")
-        begun.wait()
+        started.wait()
     """
     result = run_script(script)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ended\n", "")
@@ -157,17 +157,17 @@ def test_exit_does_not_wait_for_ever_and_survives_what_comes_back_late() -> None
         import threading, time, atexit
         from safelight.pool import MediaPool
         pool = MediaPool(3)
-        begun = threading.Barrier(4)
+        started = threading.Barrier(4)
         def python():
-            begun.wait()
+            started.wait()
             while True:
                 time.sleep(0.001)
         def blocking():
-            begun.wait()
+            started.wait()
             time.sleep(5.5)
             print("not reached")
         pool.submit(python); pool.submit(python); pool.submit(blocking)
-        begun.wait()
+        started.wait()
         class Late:
             def __del__(self): time.sleep(1)
         import sys

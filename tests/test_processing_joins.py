@@ -330,14 +330,14 @@ def test_a_request_of_hits_passes_one_that_waits_for_room(
     def fill(*_: object) -> None:
         if blockers:
             return
-        begun = threading.Semaphore(0)
+        started = threading.Semaphore(0)
 
         def block() -> bool:
-            begun.release()
+            started.release()
             return gate.wait(30)
 
         blockers.extend(pool.submit(block) for _ in range(pool.max_threads))
-        assert all(begun.acquire(timeout=30) for _ in range(pool.max_threads))
+        assert all(started.acquire(timeout=30) for _ in range(pool.max_threads))
         blockers.extend(pool.submit_batch([block] * pool.max_queue))
 
     async def main(renderer: Renderer) -> None:

@@ -228,7 +228,7 @@ def test_the_loop_turns_while_a_stage_is_held(model: Model, renderer: Renderer, 
     async def main() -> None:
         task = asyncio.create_task(renderer.render_chat_async(chat(payload)))
         # A loop that is held up does not come back here before the gate gives up.
-        while not gate.entered.is_set():  # noqa: ASYNC110 - the turns are what is counted
+        while not gate.entered.is_set():  # noqa: ASYNC110 - steps of the loop are counted
             await asyncio.sleep(0.001)
         for _ in range(20):
             await asyncio.sleep(0.001)

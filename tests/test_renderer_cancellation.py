@@ -1,4 +1,4 @@
-"""Cancellation at any moment: what has begun ends, nothing is left, the renderer goes on."""
+"""Cancellation at any moment: what has started ends, nothing is left, the renderer goes on."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_cancelled_during_phase_1(model: Model, renderer: Renderer, times: int) 
         for _ in range(times):
             task.cancel()
             await asyncio.sleep(0.01)
-            assert not task.done(), "what the worker has begun is never abandoned"
+            assert not task.done(), "what the worker has started is never abandoned"
         gate.opened.set()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -108,7 +108,7 @@ def test_cancelled_during_phase_1(model: Model, renderer: Renderer, times: int) 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_cancelled_while_decoding(model: Model, renderer: Renderer, times: int) -> None:
-    """Running decodes finish, those that have not begun are withdrawn."""
+    """Running decodes finish, those that have not started are withdrawn."""
     threads = media_pool().max_threads
     payloads = [picture(n) for n in range(threads + 2)]
     gates = [Gate() for _ in payloads]

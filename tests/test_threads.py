@@ -91,10 +91,10 @@ def test_work_nobody_waits_for_gives_way_only_without_room() -> None:
     pool = MediaPool(1, max_queue=2)
     cache = MediaCache(100, pool=pool)
     gate = threading.Event()
-    begun = threading.Event()
+    started = threading.Event()
 
     def block() -> None:
-        begun.set()
+        started.set()
         gate.wait(60)
 
     async def leave(key: bytes) -> None:
@@ -105,7 +105,7 @@ def test_work_nobody_waits_for_gives_way_only_without_room() -> None:
 
     async def main() -> None:
         pool.submit(block)
-        await asyncio.to_thread(begun.wait, 60)
+        await asyncio.to_thread(started.wait, 60)
         await leave(b"has room")
         pool.submit(int)
         await leave(b"has none")
@@ -118,7 +118,7 @@ def test_work_nobody_waits_for_gives_way_only_without_room() -> None:
 
 
 def test_waiters_of_withdrawn_work_ask_again() -> None:
-    """One that joins just as the work gives way must not suffer for it."""
+    """One that joins just as the work is withdrawn must not suffer for it."""
     pool = MediaPool(1, max_queue=1)
     cache = MediaCache(1 << 20, pool=pool)
 

@@ -137,7 +137,7 @@ def test_loop_while_two_threads_decode(
 
 
 def test_dispatch_from_asyncio(compare: Comparison, pool: MediaPool) -> None:
-    """Images of one pixel, so that what is compared is the way there and back."""
+    """Images of one pixel, so that what is compared is the overhead of a job."""
     data = encode(photo((1, 1)), "PNG")
     media_io = ImageMediaIO(output="numpy")
     loop = asyncio.new_event_loop()

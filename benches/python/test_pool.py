@@ -15,7 +15,7 @@ COUNT = 64
 
 
 def job() -> int:
-    """Next to nothing, so that what is compared is the way there and back."""
+    """Next to nothing, so that what is compared is the overhead of a job."""
     return 1
 
 

@@ -53,7 +53,7 @@ def _messages() -> list[dict[str, Any]]:
 
 
 class _Eager:
-    """The usual way: decode, hash the pixels, look up, process what is missing, expand."""
+    """The eager path: decode, hash the pixels, look up, process what is missing, expand."""
 
     def __init__(self, hf_processor: Any) -> None:
         self._hf = hf_processor

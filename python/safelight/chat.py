@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from safelight.errors import RequestError
-from safelight.inputs import is_text
+from safelight.inputs import check_uuid
 
 __all__ = ["ChatRequest", "MediaPart", "chat_arguments", "field_name", "parse_chat"]
 
@@ -35,7 +35,6 @@ _IGNORED = frozenset(
 # A template prints a role as it is, so that it must not hold control tokens or line breaks.
 _ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_MAX_UUID_LENGTH = 256
 
 # Types of parts with the field that holds their text.
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -215,13 +214,9 @@ def _add_image(part: Mapping[str, Any], where: str, media: list[MediaPart]) -> N
     uuid = part.get("uuid")
     if url is not None and not isinstance(url, str):
         raise RequestError(f"{where}.image_url must be a string or an object with a url")
-    if uuid is not None and not (isinstance(uuid, str) and uuid):
-        raise RequestError(f"{where}.uuid must be a string that is not empty")
-    if uuid is not None and len(uuid) > _MAX_UUID_LENGTH:
-        raise RequestError(f"{where}.uuid is over {_MAX_UUID_LENGTH} characters")
-    if uuid is not None and not is_text(uuid):
-        raise RequestError(f"{where}.uuid is not valid text")
-    if not url and uuid is None:
+    if uuid is not None:
+        check_uuid(uuid, f"{where}.uuid")
+    elif not url:
         raise RequestError(f"{where} has neither a url nor a uuid")
     # Images are the only modality here, so that an image's index is its place among all media.
     media.append(MediaPart("image", len(media), url or None, uuid))

@@ -10,13 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from safelight.chat import field_name
 from safelight.errors import ConfigurationError, RequestError
-
-if TYPE_CHECKING:
-    from safelight.processing import ProcessingInfo
+from safelight.processing import ProcessingInfo
 
 __all__ = ["ChatTemplate", "ContentFormat"]
 
@@ -84,14 +82,8 @@ class ChatTemplate:
                     f"chat_template_kwargs: {field_name(name)} is not read by the model's chat "
                     "template"
                 )
-        kwargs.update(
-            {
-                name: options[name]
-                for name in _MAY_BE_READ
-                if name in options.keys() & reading.variables
-            }
-        )
-        return {**kwargs, **variables}
+        passed = [name for name in _MAY_BE_READ if name in options.keys() & reading.variables]
+        return {**kwargs, **{name: options[name] for name in passed}, **variables}
 
     def render(self, messages: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> str:
         """Return the prompt of parsed `messages` with the keywords of `check_options`.

@@ -39,6 +39,11 @@ _PROBE_BATCH = 256
 # An exabyte, so that bytes fit 64 bits.
 _MAX_GIGABYTES = float(1 << 30)
 
+# Of an `ImageHeader`, for JSON.
+_HEADER_FIELDS = (
+    "format width height upright_size mode bits has_alpha is_animated frame_count orientation "
+    "image_id image_unique_id"
+).split()
 _PROBE_HEADER = ("file", "format", "size", "upright", "mode", "bits", "alpha", "frames")
 
 
@@ -160,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     inside.set_defaults(run=_features)
 
     demo = commands.add_parser(
-        "demo", help="render a conversation twice and compare with the eager way"
+        "demo", help="render a conversation twice and compare with eager decoding"
     )
     demo.set_defaults(run=_demo)
     return parser
@@ -283,7 +288,8 @@ def _probe(options: argparse.Namespace) -> int:
             )
         elif options.json:
             # At once: a run over millions of files must not wait for its end.
-            print(json.dumps({"file": path, **_header_fields(result)}))
+            fields = {name: getattr(result, name) for name in _HEADER_FIELDS}
+            print(json.dumps({"file": path, **fields}))
         else:
             rows.append((path, result))
     if rows:
@@ -318,23 +324,6 @@ def _probe_stdin() -> ImageHeader | MediaError:
         return probe(_read("-"))
     except MediaError as error:
         return error
-
-
-def _header_fields(header: ImageHeader) -> dict[str, Any]:
-    return {
-        "format": header.format,
-        "width": header.width,
-        "height": header.height,
-        "upright_size": list(header.upright_size),
-        "mode": header.mode,
-        "bits": header.bits,
-        "has_alpha": header.has_alpha,
-        "is_animated": header.is_animated,
-        "frame_count": header.frame_count,
-        "orientation": header.orientation,
-        "image_id": header.image_id,
-        "image_unique_id": header.image_unique_id,
-    }
 
 
 def _header_row(path: str, header: ImageHeader) -> tuple[str, ...]:

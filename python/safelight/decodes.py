@@ -74,8 +74,8 @@ def submit_media_decodes(
     """Submit the decode of every item that is not decoded yet; with a full queue, wait for room.
 
     Every job is in `jobs` before it can run, so that a failure half way loses none: the caller
-    drains them all the same. Where it is a signal, or a pool that is shut down, what has not begun
-    is withdrawn.
+    drains them all the same. Where it is a signal, or a pool that is shut down, what has not
+    started is withdrawn.
 
     Args:
         items: ``(modality, original_index, ref)``; a bare ref is the image at its position.
@@ -189,7 +189,7 @@ async def collect_media_decodes_async(
 ) -> list[Any]:
     """As `collect_media_decodes`, on an event loop.
 
-    When the caller is cancelled, also more than once, jobs that have not begun are withdrawn and
+    When the caller is cancelled, also more than once, jobs that have not started are withdrawn and
     the running ones end first; then `asyncio.CancelledError` goes on.
     """
     jobs = list(jobs)
@@ -198,9 +198,9 @@ async def collect_media_decodes_async(
 
 
 def drain_media_decodes(jobs: Sequence[MediaDecodeJob]) -> None:
-    """Withdraw the jobs that have not begun, and wait until the others have ended.
+    """Withdraw the jobs that have not started, and wait until the others have ended.
 
-    Raises nothing of theirs: what they came to no longer matters to the caller.
+    Raises nothing of theirs: their results no longer matter to the caller.
     """
     _withdraw(jobs)
     _drain(jobs)
@@ -235,7 +235,7 @@ def _drain(jobs: Sequence[MediaDecodeJob]) -> None:
     try:
         _wait(jobs)
     except BaseException:
-        # A signal. What has not begun is withdrawn, what runs may still read its payload.
+        # A signal. What has not started is withdrawn, what runs may still read its payload.
         _withdraw(jobs)
         _wait(jobs)
         raise

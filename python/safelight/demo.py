@@ -1,6 +1,6 @@
 """``safelight demo``: a conversation over several images, rendered twice and checked.
 
-Owns the demonstration: it draws its images, renders every turn of a conversation that re-sends
+Owns the demonstration: it draws its images, renders every request of a conversation that re-sends
 all earlier images, as agents do, and holds token ids and tensors against the plain transformers
 processor over eagerly decoded images. Nothing else imports it.
 """
@@ -76,7 +76,7 @@ def run() -> int:
 
 
 def _conversation() -> Iterator[_Turn]:
-    """Yield the requests of a conversation that shows one more image in each turn."""
+    """Yield the requests of a conversation that shows one more image in each request."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You describe images."}]
     payloads = []
     for name, payload in _draw_images():
@@ -96,7 +96,7 @@ def _conversation() -> Iterator[_Turn]:
 
 
 def _draw_images() -> Iterator[tuple[str, bytes]]:
-    """Yield images as clients send them: a photo turned by EXIF, alpha, lossy, palette."""
+    """Yield images as clients send them: a photo rotated by EXIF, alpha, lossy, palette."""
     rng = np.random.default_rng(0)
     rows, columns = np.mgrid[0:768, 0:1024]
     waves = np.stack([rows / 3, columns / 4, (rows + columns) / 7], axis=-1)
@@ -118,7 +118,7 @@ def _encode(image: Image.Image, image_format: str, **options: Any) -> bytes:
 
 
 def _eager(hf_processor: Any, turn: _Turn) -> dict[str, Any]:
-    """The plain way: decode every image, then hand everything to the processor."""
+    """Process eagerly: decode every image, then hand everything to the processor."""
     media_io = ImageMediaIO()
     images = [media_io.load_bytes(payload) for payload in turn.payloads]
     messages = [

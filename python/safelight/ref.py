@@ -36,7 +36,7 @@ class NativeDecoder(Protocol):
         """The encoded payload that native code reads."""
 
     def __call__(self) -> Any:
-        """Decode here and now, in whatever way."""
+        """Decode at once, on this thread."""
 
     def native_request(self) -> DecodeRequest | None:
         """Return what native code is to decode `data` to; None where the decoder is to be called.
@@ -233,7 +233,7 @@ class MediaRef(Generic[T]):
         return f"<MediaRef {state}, {len(self._data)} bytes>"
 
     def __copy__(self) -> MediaRef[T]:
-        # Without it, copying would go the way of pickling, which decodes.
+        # Without it, copying would use `__reduce__`, which decodes.
         return self.fork()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MediaRef[T]:

@@ -34,7 +34,6 @@ from safelight.errors import (
 from safelight.inputs import ItemPlace
 from safelight.openmp import limit_nested_threads
 from safelight.processing import BaseMultiModalProcessor, TimingContext
-from safelight.processing.identity import check_uuid
 from safelight.processing.request import MultiModalInputs, ProcessorInputs
 from safelight.ref import MediaRef
 
@@ -115,8 +114,8 @@ class Renderer:
         chat_template_content_format: Form of a message's content, as in `ChatTemplate`.
 
     Raises:
-        ConfigurationError: No connector can be made as the options say, an option of the decoders
-            or the form of content is malformed, or a number of bytes is negative.
+        ConfigurationError: No connector can be made as the options say, the form of content is
+            malformed, or a number of bytes is negative.
     """
 
     def __init__(
@@ -205,7 +204,7 @@ class Renderer:
     ) -> RenderedChat:
         """Render one chat as `render_chat` does; many may run at once on one loop.
 
-        Cancellation waits for decodes that have begun, then propagates.
+        Cancellation waits for decodes that have started, then propagates.
         """
         request = _Request(
             media_io_kwargs or {},
@@ -230,12 +229,6 @@ class Renderer:
 
     def _check_options(self) -> None:
         """Refuse at once what would fail every request."""
-        info = self.processor.info
-        for modality in {*info.media_ios, *info.media_io_kwargs}:
-            try:
-                info.get_media_io(modality)
-            except RequestError as error:
-                raise ConfigurationError(f"media_io_kwargs: {error}") from error
         for name in ("max_decoded_bytes", "max_download_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name} must not be negative")
@@ -265,9 +258,6 @@ class Renderer:
             # A size or a merge factor decides how much memory and how many tokens an image takes.
             raise RequestError("mm_processor_kwargs are not accepted from requests")
         self.processor.info.validate_counts(Counter(part.modality for part in chat.media))
-        for part in chat.media:
-            if part.uuid is not None:
-                check_uuid(part.uuid, part.modality, part.index)
 
     def _get_media_ios(self, media: Sequence[MediaPart], request: _Request) -> dict[str, Any]:
         """Return one decoder a modality, which serves all its items.
@@ -446,8 +436,8 @@ def _is_on_loop() -> bool:
 async def _finish(work: Future[Any]) -> None:
     """Wait until `work` is done, whatever happens; its outcome is the caller's to take.
 
-    A cancellation withdraws work that has not begun. Otherwise it propagates once the work is
-    done, however often it comes: what a worker has begun is never abandoned.
+    A cancellation withdraws work that has not started. Otherwise it propagates once the work is
+    done, however often it comes: what a worker has started is never abandoned.
     """
     waiter = asyncio.wrap_future(work)
     cancellation: asyncio.CancelledError | None = None

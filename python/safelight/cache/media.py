@@ -110,7 +110,7 @@ class MediaCache(Cache):
             except BaseException:
                 self._leave(job)
                 raise
-            # Work that gave way before it began is asked for again.
+            # Work that was withdrawn before it started is asked for again.
             if not job.cancelled():
                 return job.result()  # type: ignore[no-any-return]
 

@@ -83,7 +83,7 @@ class MultiModalProcessorOnlyCache:
     def commit(
         self, fingerprint: bytes, mm_hash: str, entry: ProcessorCacheEntry, is_miss: bool
     ) -> None:
-        """Keep what a pending item came to, or mark it as used, before the request leaves it.
+        """Keep the entry of a pending item, or mark it as used, before the request leaves it.
 
         `is_miss` is whether the request made the entry, and did not join another that did.
         """

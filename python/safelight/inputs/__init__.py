@@ -9,7 +9,7 @@ from safelight.inputs.fields import (
 from safelight.inputs.place import ItemPlace
 from safelight.inputs.placeholders import PlaceholderRange
 from safelight.inputs.prompt_updates import PromptUpdateDetails, ResolvedPromptUpdate
-from safelight.inputs.text import is_text
+from safelight.inputs.text import check_uuid, is_text
 
 __all__ = [
     "ItemPlace",
@@ -20,5 +20,6 @@ __all__ = [
     "PlaceholderRange",
     "PromptUpdateDetails",
     "ResolvedPromptUpdate",
+    "check_uuid",
     "is_text",
 ]

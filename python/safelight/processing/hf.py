@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def select_kwargs(processor: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that `processor` declares; the rest of a request is for its kin."""
+    """Return the options that `processor` declares; the rest is for its siblings."""
     declared = getattr(type(processor), "valid_kwargs", None)
     known = getattr(declared, "__required_keys__", frozenset()) | getattr(
         declared, "__optional_keys__", frozenset()

@@ -13,15 +13,13 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from safelight.errors import ConfigurationError, RequestError
 from safelight.hashing import MultiModalHasher
-from safelight.inputs import is_text
 from safelight.ref import MediaRef
 
-__all__ = ["IdentityRules", "ItemIdentity", "UUIDPolicy", "check_uuid", "scope_mm_kwargs"]
+__all__ = ["IdentityRules", "ItemIdentity", "UUIDPolicy", "scope_mm_kwargs"]
 
 UUIDPolicy = Literal["verbatim", "salted", "ignored"]
 """What becomes of a client's UUID: used as it is, hashed with the operator's salt, or nothing."""
 
-_MAX_UUID_CHARS = 256
 # As many digits as any algorithm of `MultiModalHasher` gives.
 _CONTENT_HASH = re.compile(r"(?:[0-9A-Fa-f]{64}){1,2}")
 
@@ -44,20 +42,6 @@ def scope_mm_kwargs(kwargs: Mapping[str, Any], modality: str) -> dict[str, Any]:
     if isinstance(own, Mapping):
         scoped.update(own)
     return scoped
-
-
-def check_uuid(uuid: object, modality: str, index: int) -> None:
-    """Refuse what is no UUID of a client: it is text of 1 to 256 characters.
-
-    Raises:
-        RequestError: Names the item, and does not echo the UUID.
-    """
-    if not (isinstance(uuid, str) and uuid and is_text(uuid)):
-        raise RequestError(f"the uuid of {modality} {index} must be a string, not empty")
-    if len(uuid) > _MAX_UUID_CHARS:
-        raise RequestError(
-            f"the uuid of {modality} {index} is over {_MAX_UUID_CHARS} characters long"
-        )
 
 
 class ItemIdentity(NamedTuple):
@@ -107,7 +91,7 @@ class IdentityRules:
             )
         try:
             MultiModalHasher.hash_kwargs(self.algorithm)
-        except RequestError as error:
+        except (RequestError, TypeError) as error:
             raise ConfigurationError(f"mm_hasher_algorithm: {error}") from error
 
     def identify(

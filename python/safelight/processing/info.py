@@ -7,16 +7,16 @@ overridden by the server's options, overridden by the request's where the operat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, final
 
 from safelight.budget import DecodedBudget
-from safelight.errors import ConfigurationError, RequestError, SafelightError
-from safelight.hashing import MultiModalHasher
+from safelight.errors import ConfigurationError, RequestError
 from safelight.media import ImageMediaIO, MediaIO
-from safelight.parse import MultiModalDataItems, MultiModalDataParser
+from safelight.parse import MultiModalDataParser
 from safelight.processing import hf
-from safelight.processing.identity import UUIDPolicy
+from safelight.processing.identity import IdentityRules, UUIDPolicy
 
 __all__ = ["ProcessingInfo"]
 
@@ -67,10 +67,10 @@ class ProcessingInfo:
         self.media_io_kwargs = _mapping("media_io_kwargs", media_io_kwargs)
         self.mm_processor_kwargs = _mapping("mm_processor_kwargs", mm_processor_kwargs)
         self.limit_mm_per_prompt = _mapping("limit_mm_per_prompt", limit_mm_per_prompt)
-        self.mm_hasher_algorithm = mm_hasher_algorithm
-        self.mm_uuid_policy: UUIDPolicy = mm_uuid_policy
-        self.mm_uuid_salt = mm_uuid_salt
         self.trust_request_kwargs = trust_request_kwargs
+        self._identity_rules = IdentityRules(
+            model_id or "", mm_hasher_algorithm, mm_uuid_policy, mm_uuid_salt
+        )
         self._model_id = model_id
         self._check_options()
 
@@ -95,10 +95,7 @@ class ProcessingInfo:
                 raise ConfigurationError(
                     f"limit_mm_per_prompt: the model takes no {modality} input"
                 )
-        try:
-            MultiModalHasher.hash_kwargs(self.mm_hasher_algorithm)
-        except (SafelightError, TypeError) as error:
-            raise ConfigurationError(f"mm_hasher_algorithm: {error}") from error
+        self._identity_rules.validate()
 
     @property
     def tokenizer(self) -> Any:
@@ -138,6 +135,11 @@ class ProcessingInfo:
         """Name of the model in hashes."""
         return self.fingerprint.hex() if self._model_id is None else self._model_id
 
+    @property
+    def identity_rules(self) -> IdentityRules:
+        """What identifies the model's items."""
+        return replace(self._identity_rules, model_id=self.model_id)
+
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
         """Items of each modality that the model takes in one prompt; None is any number."""
         return {"image": None}
@@ -153,16 +155,8 @@ class ProcessingInfo:
             for modality, supported in self.get_supported_mm_limits().items()
         }
 
-    def validate_num_items(self, items: MultiModalDataItems) -> None:
-        """Refuse a modality that the model does not take, or too many items of one.
-
-        Raises:
-            RequestError: The prompt brings more items than it may.
-        """
-        self.validate_counts(items.get_all_counts())
-
     def validate_counts(self, counts: Mapping[str, int]) -> None:
-        """Refuse numbers of items by modality as `validate_num_items` does, before there are any.
+        """Refuse a modality that the model does not take, or too many items of one.
 
         Raises:
             RequestError: The prompt brings more items than it may.

@@ -31,7 +31,7 @@ from safelight.inputs.fields import owned
 from safelight.parse import ModalityDataItems, MultiModalDataItems
 from safelight.processing import hf
 from safelight.processing.declaration import Declaring, covered_by
-from safelight.processing.identity import IdentityRules, scope_mm_kwargs
+from safelight.processing.identity import scope_mm_kwargs
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.prompt_updates import PromptReplacement, apply_prompt_updates
 from safelight.processing.request import MultiModalInputs, ProcessorInputs, hashes_of
@@ -58,9 +58,6 @@ class BaseMultiModalProcessor(Declaring, ABC):
 
     Args:
         info: The model's processor and options.
-
-    Raises:
-        ConfigurationError: An option of `info` is malformed.
     """
 
     # A family declares that `apply` is its two phases and nothing else. See `supports_two_phase`.
@@ -75,7 +72,6 @@ class BaseMultiModalProcessor(Declaring, ABC):
     def __init__(self, info: ProcessingInfo) -> None:
         self.info = info
         self.data_parser = info.get_data_parser()
-        self._get_identity_rules("").validate()
         overridden = self.get_overridden("two_phase") if self.two_phase else []
         if overridden and "_is_told" not in vars(type(self)):
             type(self)._is_told = True
@@ -174,14 +170,14 @@ class BaseMultiModalProcessor(Declaring, ABC):
         to process is joined.
 
         The state must be closed, by `apply_phase2` or as a context manager. When this method
-        fails, it closes what it began.
+        fails, it closes what it started.
 
         Raises:
             MediaError: An item is refused by its header.
             RequestError: As `apply`.
         """
         timing = TimingContext(enabled=False) if timing_ctx is None else timing_ctx
-        self.info.validate_num_items(inputs.mm_data_items)
+        self.info.validate_counts(inputs.mm_data_items.get_all_counts())
         inputs.validate()
         for modality in inputs.mm_data_items:
             self._validate_kwargs(
@@ -236,25 +232,16 @@ class BaseMultiModalProcessor(Declaring, ABC):
 
         The entry belongs into `ProcessorInputs.mm_entries`.
         """
-        identity = self._get_identity_rules().identify(
+        identity = self.info.identity_rules.identify(
             modality, None, uuid, media_io_kwargs, hf_processor_mm_kwargs
         )
         if not identity.is_name:
             return None
         return cache.find(self.info.fingerprint, identity.cache_name)
 
-    def _get_identity_rules(self, model_id: str | None = None) -> IdentityRules:
-        info = self.info
-        return IdentityRules(
-            info.model_id if model_id is None else model_id,
-            info.mm_hasher_algorithm,
-            info.mm_uuid_policy,
-            info.mm_uuid_salt,
-        )
-
     @covered_by("two_phase")
     def _identify(self, state: MultiModalApplyState) -> None:
-        identities = state.inputs.identify(self._get_identity_rules())
+        identities = state.inputs.identify(self.info.identity_rules)
         for item in state.item_states:
             item.identity = identities[item.place.modality][item.index]
         state.hashes = hashes_of(identities)

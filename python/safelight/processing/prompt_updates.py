@@ -68,7 +68,7 @@ def apply_prompt_updates(
     prompt = list(token_ids)
     expanded: list[int] = []
     placeholders: dict[str, list[PlaceholderRange]] = {modality: [] for modality in updates}
-    searches = _begin_searches(prompt, updates, targets or {})
+    searches = _start_searches(prompt, updates, targets or {})
     start = 0
     # The first of equals wins, so that a target of two modalities goes to the one named first.
     while searches and (search := min(searches, key=_match_of)).match < len(prompt):
@@ -116,7 +116,7 @@ class _Search:
         self.match = _find(prompt, self.target, start)
 
 
-def _begin_searches(
+def _start_searches(
     prompt: list[int],
     updates: Mapping[str, Sequence[ResolvedPromptUpdate]],
     targets: Mapping[str, Sequence[Sequence[int]]],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from safelight.errors import RequestError
+from safelight.errors import ConfigurationError
 from safelight.processing.info import ProcessingInfo
 from safelight.processing.processor import BaseMultiModalProcessor
 from safelight.processing.qwen_vl import (
@@ -47,13 +47,13 @@ class MultiModalRegistry:
             options: Arguments of the family's `ProcessingInfo`.
 
         Raises:
-            RequestError: No family serves it.
+            ConfigurationError: No family serves it, or an option is malformed.
         """
         for base in type(hf_processor).__mro__:
             if base.__name__ in self._families:
                 family, info = self._families[base.__name__]
                 return family(info(hf_processor, **options))
-        raise RequestError(f"no model family serves {type(hf_processor).__name__}")
+        raise ConfigurationError(f"no model family serves {type(hf_processor).__name__}")
 
 
 MULTIMODAL_REGISTRY = MultiModalRegistry()

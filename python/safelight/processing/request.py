@@ -8,9 +8,9 @@ from typing import Any, Literal, TypedDict
 
 from safelight.cache.processor import MultiModalProcessorOnlyCache, ProcessorCacheEntry
 from safelight.errors import RequestError
-from safelight.inputs import ItemPlace, MultiModalKwargsItems, PlaceholderRange
+from safelight.inputs import ItemPlace, MultiModalKwargsItems, PlaceholderRange, check_uuid
 from safelight.parse import MultiModalDataItems
-from safelight.processing.identity import IdentityRules, ItemIdentity, check_uuid
+from safelight.processing.identity import IdentityRules, ItemIdentity
 
 __all__ = [
     "MultiModalHashes",
@@ -90,7 +90,7 @@ class ProcessorInputs:
                 raise RequestError(f"there are {len(uuids)} uuids for {count} {modality} items")
             for index, uuid in enumerate(uuids):
                 if uuid is not None:
-                    check_uuid(uuid, modality, index)
+                    check_uuid(uuid, f"the uuid of {modality} {index}")
 
     @property
     def usable_cache(self) -> MultiModalProcessorOnlyCache | None:

@@ -41,8 +41,8 @@ class ItemState:
         index: Its position in the request's lists of its modality.
         raw: The request's fork of its ref, or media; None where only a UUID stands for it.
         identity: None until it is known.
-        entry: What a cache had for it, or what it came to.
-        pending: What it comes to, alone or together with other requests.
+        entry: What a cache had for it, or its result.
+        pending: Its decode and processing, of this request alone or shared with others.
         twin: An equal item of the request, which does the work for both.
         is_hit: Whether somebody else did the work.
     """
@@ -136,7 +136,7 @@ class MultiModalApplyState:
     async def wait_decodes_async(self) -> None:
         """Wait as `wait_decodes` does, without holding up the event loop.
 
-        Cancellation is deferred: jobs that have not begun are withdrawn, running ones finish,
+        Cancellation is deferred: jobs that have not started are withdrawn, running ones finish,
         then it propagates.
         """
         with self.timing.record("decode"):

@@ -82,7 +82,7 @@ def test_no_more_than_the_limits_at_once():
     asyncio.run(main())
 
 
-def test_cancelled_waiters_and_holders_leave_no_turn_behind():
+def test_cancelled_waiters_and_holders_leave_no_slot_behind():
     async def main():
         limits = Limits(2, 2)
 
@@ -133,7 +133,7 @@ def test_waiters_of_a_full_host_let_others_pass_and_come_in_rotation():
     st.integers(1, 4),
     st.integers(1, 4),
 )
-def test_whatever_is_asked_for_and_cancelled_nobody_waits_for_a_free_turn(jobs, most, per_host):
+def test_whatever_is_asked_for_and_cancelled_nobody_waits_for_a_free_slot(jobs, most, per_host):
     async def main():
         limits = Limits(most, per_host)
         active = Counter()

@@ -304,7 +304,7 @@ def test_payloads_may_change_once_their_refs_are_made() -> None:
         assert ref.decode().size == (5, 3)
 
 
-def test_connector_keeps_its_own_way_with_a_url() -> None:
+def test_connector_that_overrides_load_from_url_is_asked() -> None:
     class Refusing(MediaConnector):
         def load_from_url(self, *args: Any, **kwargs: Any) -> Any:
             raise MediaError("mine")

@@ -168,7 +168,7 @@ def test_refusals_are_those_of_decode(pool: MediaPool) -> None:
         assert str(caught.value) == str(error)
 
 
-def test_thread_does_not_wait_for_a_job_that_has_not_begun(
+def test_thread_does_not_wait_for_a_job_that_has_not_started(
     pool: MediaPool, busy: Callable[[], None]
 ) -> None:
     decoder = Native(encode())

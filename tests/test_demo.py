@@ -43,7 +43,7 @@ def test_a_difference_is_a_failure(
 ) -> None:
     eager, conversation = demo._eager, demo._conversation
 
-    def one_turn() -> Iterator[Any]:
+    def one_request() -> Iterator[Any]:
         yield next(iter(conversation()))
 
     def different(*arguments: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_a_difference_is_a_failure(
         outputs[name].flat[-1] += 1
         return outputs
 
-    monkeypatch.setattr(demo, "_conversation", one_turn)
+    monkeypatch.setattr(demo, "_conversation", one_request)
     monkeypatch.setattr(demo, "_eager", different)
     assert demo.run() == 1
     out = capsys.readouterr().out

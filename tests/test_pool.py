@@ -157,7 +157,7 @@ def test_error_factory_makes_what_is_raised() -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_double_cancellation_withdraws_what_has_not_begun_and_drains_the_rest(
+def test_double_cancellation_withdraws_what_has_not_started_and_drains_the_rest(
     foreign: bool,
 ) -> None:
     pool = ThreadPoolExecutor(1) if foreign else MediaPool(1)

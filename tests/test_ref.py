@@ -474,17 +474,17 @@ def test_threads_share_one_decode(failures: int) -> None:
 
 @pytest.mark.timeout(60)
 def test_release_during_a_decode_lets_it_finish() -> None:
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
 
     def decoder() -> str:
-        has_begun.set()
+        has_started.set()
         assert may_end.wait(30)
         return "media"
 
     ref = MediaRef(decoder, b"x")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ref.decode)
-        assert has_begun.wait(30)
+        assert has_started.wait(30)
         release = threading.Thread(target=ref.release)
         release.start()
         may_end.set()
@@ -525,11 +525,11 @@ def test_a_decode_overtaken_by_a_decode_and_a_release_has_the_media(line: int) -
 
 @pytest.mark.timeout(60)
 def test_failure_goes_to_all_who_joined_and_is_forgotten() -> None:
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
 
     def decoder() -> str:
-        if not has_begun.is_set():
-            has_begun.set()
+        if not has_started.is_set():
+            has_started.set()
             assert may_end.wait(30)
             raise OSError("broken")
         return "media"
@@ -537,7 +537,7 @@ def test_failure_goes_to_all_who_joined_and_is_forgotten() -> None:
     ref = MediaRef(decoder, b"x")
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(ref.decode)
-        assert has_begun.wait(30)
+        assert has_started.wait(30)
         others = [pool.submit(ref.fork().decode) for _ in range(2)]
         time.sleep(0.1)
         may_end.set()
@@ -575,11 +575,11 @@ def test_refs_that_ask_for_each_other_are_told_so(mapped: bool, pooled: int) -> 
 @pytest.mark.timeout(60)
 def test_threads_jobs_and_loops_share_one_decode() -> None:
     pool = MediaPool(2)
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
     decoder = Decoder(media=["media"])
 
     def slow() -> Any:
-        has_begun.set()
+        has_started.set()
         assert may_end.wait(30)
         return decoder()
 
@@ -590,7 +590,7 @@ def test_threads_jobs_and_loops_share_one_decode() -> None:
 
     with ThreadPoolExecutor(6) as threads:
         asked = [threads.submit(ref.decode)]
-        assert has_begun.wait(30)
+        assert has_started.wait(30)
         asked += [threads.submit(ref.fork().decode) for _ in range(2)]
         loops = [threads.submit(lambda: asyncio.run(ask())) for _ in range(3)]
         jobs = submit_media_decodes([ref, ref.fork()], pool)
@@ -609,17 +609,17 @@ def test_threads_jobs_and_loops_share_one_decode() -> None:
 
 @pytest.mark.timeout(60)
 def test_interrupted_waiter_leaves_and_the_decode_goes_on() -> None:
-    has_begun, may_end = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
 
     def slow() -> str:
-        has_begun.set()
+        has_started.set()
         assert may_end.wait(30)
         return "media"
 
     ref = MediaRef(slow, b"x")
     with ThreadPoolExecutor(2) as threads:
         decoding = threads.submit(ref.decode)
-        assert has_begun.wait(30)
+        assert has_started.wait(30)
         threads.submit(lambda: (time.sleep(0.2), os.kill(os.getpid(), signal.SIGINT)))
         with pytest.raises(KeyboardInterrupt):
             ref.decode()
@@ -638,11 +638,11 @@ def test_forking_while_another_thread_decodes_leaves_the_child_able_to(work: str
     import os, signal, sys, threading
     from safelight import MediaRef
 
-    gate, has_begun, parent = threading.Event(), threading.Event(), os.getpid()
+    gate, has_started, parent = threading.Event(), threading.Event(), os.getpid()
 
     def decoder():
         if os.getpid() == parent:  # a lock of an event may be held at the fork too
-            has_begun.set()
+            has_started.set()
             {work}
         return "media"
 
@@ -657,7 +657,7 @@ def test_forking_while_another_thread_decodes_leaves_the_child_able_to(work: str
     sys.setswitchinterval(1e-6)
     thread = threading.Thread(target=decode_forever, daemon=True)
     thread.start()
-    assert has_begun.wait(20)
+    assert has_started.wait(20)
     for _ in range(20):
         child = os.fork()
         if not child:
@@ -675,7 +675,7 @@ def test_forking_while_another_thread_decodes_leaves_the_child_able_to(work: str
 
 
 @pytest.mark.timeout(30)
-def test_signal_as_the_decode_begins_leaves_it_to_be_tried_again() -> None:
+def test_signal_as_the_decode_starts_leaves_it_to_be_tried_again() -> None:
     """A signal handler may raise wherever a function is entered."""
 
     def decoder() -> int:

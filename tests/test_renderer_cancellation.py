@@ -62,7 +62,7 @@ def test_cancelled_while_fetching(model: Model, renderer: Renderer) -> None:
     assert works(renderer)
 
 
-def test_cancelled_before_phase_1_has_begun(model: Model, renderer: Renderer) -> None:
+def test_cancelled_before_phase_1_has_started(model: Model, renderer: Renderer) -> None:
     busy = Gate()
     model.image_processor.before = busy
 

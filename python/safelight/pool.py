@@ -89,7 +89,8 @@ class MediaPool(Pool):
     async def run_async(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return ``function(*args, **kwargs)``, run on the pool.
 
-        When the caller is cancelled, a job that has not started is withdrawn; a running one goes on.
+        When the caller is cancelled, a job that has not started is withdrawn; one that runs goes
+        on.
         """
         job = self.submit(function, *args, **kwargs)
         try:

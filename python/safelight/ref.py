@@ -62,7 +62,7 @@ class SharedDecoder(Protocol):
         """
 
     def __call__(self) -> Any:
-        """Decode here and now."""
+        """Decode at once, on this thread."""
 
     def adopt(self, media: Any) -> Any:
         """Return a copy of the media of an equal ref, or refuse it as a decode would."""

@@ -89,14 +89,13 @@ class RenderedChat:
     timing: TimingContext
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """What one request brings besides its messages."""
 
-    media_io_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    skip_mm_cache: bool = False
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    media_io_kwargs: Mapping[str, Mapping[str, Any]]
+    mm_processor_kwargs: Mapping[str, Any]
+    skip_mm_cache: bool
+    template_kwargs: Mapping[str, Any]
 
 
 class Renderer:
@@ -168,7 +167,7 @@ class Renderer:
             messages: Messages in the shape of OpenAI's API.
             media_io_kwargs: The request's decode options by modality.
             mm_processor_kwargs: The request's processor options.
-            skip_mm_cache: Whether the request goes past the cache.
+            skip_mm_cache: Whether the request neither reads nor fills the cache.
             template_options: Options of the chat template: ``tools`` and what else
                 `ChatTemplate.check_options` takes.
 
@@ -401,15 +400,9 @@ def _place(part: MediaPart) -> ItemPlace:
 def _describe(
     part: MediaPart, ref: MediaRef[Any] | None, mm_hashes: Mapping[str, Sequence[str]]
 ) -> RenderedItem:
-    return RenderedItem(
-        part.modality,
-        part.index,
-        part.uuid,
-        mm_hashes[part.modality][part.index],
-        None if ref is None else ref.key,
-        None if ref is None else len(ref.data),
-        None if ref is None else ref.header,
-    )
+    payload = (None, None, None) if ref is None else (ref.key, len(ref.data), ref.header)
+    mm_hash = mm_hashes[part.modality][part.index]
+    return RenderedItem(part.modality, part.index, part.uuid, mm_hash, *payload)
 
 
 async def _load_many(

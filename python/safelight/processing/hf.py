@@ -1,4 +1,4 @@
-"""The seam to transformers: backends, fingerprints, and which options a processor takes.
+"""The interface to transformers: backends, fingerprints, and which options a processor takes.
 
 Owns how a Hugging Face processor is asked and identified. Must never hand it a string as media,
 because such processors download strings.

@@ -122,11 +122,8 @@ class ProcessingInfo:
         return {
             "mm_processor_kwargs": self.mm_processor_kwargs,
             "media_ios": {
-                modality: [
-                    hf.class_name(media_io),
-                    media_io.get_decode_spec().canonical_bytes().hex(),
-                ]
-                for modality, media_io in media_ios.items()
+                modality: [hf.class_name(io), io.get_decode_spec().canonical_bytes().hex()]
+                for modality, io in media_ios.items()
             },
         }
 

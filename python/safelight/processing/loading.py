@@ -14,14 +14,6 @@ from safelight.errors import ConfigurationError, SafelightError
 
 __all__ = ["demo_processor", "load_hf_processor"]
 
-# Qwen3-VL's values.
-_PATCH_SIZE = 16
-_MERGE_SIZE = 2
-_TEMPORAL_PATCH_SIZE = 2
-_MIN_PIXELS = 65_536
-_MAX_PIXELS = 16_777_216
-_MEAN = _STD = [0.5, 0.5, 0.5]
-
 _SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -94,12 +86,12 @@ def demo_processor() -> Any:
     from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessorPil, Qwen3VLProcessor
 
     image_processor = Qwen2VLImageProcessorPil(
-        patch_size=_PATCH_SIZE,
-        merge_size=_MERGE_SIZE,
-        temporal_patch_size=_TEMPORAL_PATCH_SIZE,
-        image_mean=_MEAN,
-        image_std=_STD,
-        size={"shortest_edge": _MIN_PIXELS, "longest_edge": _MAX_PIXELS},
+        patch_size=16,
+        merge_size=2,
+        temporal_patch_size=2,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+        size={"shortest_edge": 65_536, "longest_edge": 16_777_216},
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_byte_level_tokenizer(),

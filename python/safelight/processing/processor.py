@@ -269,7 +269,7 @@ class BaseMultiModalProcessor(Declaring, ABC):
         for item in missing:
             first = chosen[item.cache_name]
             if first is not item:
-                item.twin = first
+                item.duplicate_of = first
             elif not self._join(state, cache, item):
                 continue
             if isinstance(item.raw, MediaRef):
@@ -412,7 +412,7 @@ class BaseMultiModalProcessor(Declaring, ABC):
         hits: dict[str, list[bool]] = {modality: [] for modality in state.items}
         kwargs = MultiModalKwargsItems({modality: [] for modality in state.items})
         for item in state.item_states:
-            entry, modality = (item.twin or item).entry, item.place.modality
+            entry, modality = (item.duplicate_of or item).entry, item.place.modality
             assert entry is not None
             kwargs[modality].append(entry.item)
             updates[modality] += entry.prompt_updates

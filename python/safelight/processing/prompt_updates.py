@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from safelight.errors import RequestError
 from safelight.inputs import PlaceholderRange, PromptUpdateDetails, ResolvedPromptUpdate
@@ -71,7 +72,7 @@ def apply_prompt_updates(
     searches = _start_searches(prompt, updates, targets or {})
     start = 0
     # The first of equals wins, so that a target of two modalities goes to the one named first.
-    while searches and (search := min(searches, key=_match_of)).match < len(prompt):
+    while searches and (search := min(searches, key=attrgetter("match"))).match < len(prompt):
         if not search.items:
             raise _count_error(prompt, updates, search)
         update, match = search.items.pop(), search.match
@@ -128,10 +129,6 @@ def _start_searches(
     for search in searches:
         search.find(prompt, 0)
     return searches
-
-
-def _match_of(search: _Search) -> int:
-    return search.match
 
 
 def _count_error(

@@ -7,7 +7,6 @@ submitted for it. Whatever happens, submitted work is drained before payloads ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from safelight.cache.pending import PendingItem
@@ -43,7 +42,7 @@ class ItemState:
         identity: None until it is known.
         entry: What a cache had for it, or its result.
         pending: Its decode and processing, of this request alone or shared with others.
-        twin: An equal item of the request, which does the work for both.
+        duplicate_of: An equal item of the request, which does the work for both.
         is_hit: Whether somebody else did the work.
     """
 
@@ -53,7 +52,7 @@ class ItemState:
     identity: ItemIdentity | None = None
     entry: ProcessorCacheEntry | None = None
     pending: PendingItem[ProcessorCacheEntry] | None = None
-    twin: ItemState | None = None
+    duplicate_of: ItemState | None = None
     is_hit: bool = True
 
     @property
@@ -73,20 +72,8 @@ class MultiModalApplyState:
         hashes: What is emitted for every item; None until it is known (without a cache, after
             phase 2).
         decodes: Every decode submitted for the request.
+        is_closed: Whether the state has released its refs.
     """
-
-    __slots__ = (
-        "_forks",
-        "_is_closed",
-        "_unsubmitted",
-        "decodes",
-        "hashes",
-        "inputs",
-        "item_states",
-        "items",
-        "pending",
-        "timing",
-    )
 
     def __init__(self, inputs: ProcessorInputs, timing: TimingContext) -> None:
         self.inputs = inputs
@@ -104,12 +91,7 @@ class MultiModalApplyState:
         # What the request holds of items that are not processed yet.
         self.pending: list[PendingItem[ProcessorCacheEntry]] = []
         self._unsubmitted: list[Any] = []
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the state has released its refs."""
-        return self._is_closed
+        self.is_closed = False
 
     def submit_decodes(self) -> None:
         """Submit the decodes of pending items, as many as there is room for; wait for none."""
@@ -146,9 +128,9 @@ class MultiModalApplyState:
 
     def close(self) -> None:
         """Drain what was submitted, leave pending items, release the request's payloads."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         try:
             drain_media_decodes(self.decodes)
         finally:
@@ -163,7 +145,7 @@ class MultiModalApplyState:
 
         A cancellation, also a repeated one, propagates once the state is closed.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         try:
             await drain_media_decodes_async(self.decodes)
@@ -173,12 +155,7 @@ class MultiModalApplyState:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

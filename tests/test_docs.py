@@ -66,13 +66,26 @@ def test_glossary_names_what_is_there() -> None:
 
 
 def test_glossary_has_each_word_once() -> None:
-    words = re.findall(r"^\| ([a-z ,]+) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    used, _, _ = (DOCS / "glossary.md").read_text().partition("## Not used")
+    words = re.findall(r"^\| ([a-z ,]+) \|", used, re.MULTILINE)
     words = [word for row in words if row != "word" for word in row.split(", ")]
     assert len(words) == len(set(words))
     assert {"payload", "spec", "key", "ref", "item", "entry", "job", "placeholder", "asset"} <= set(
         words
     )
     assert {"probe", "derive", "decode", "load", "fetch", "materialize"} <= set(words)
+
+
+def test_words_that_the_glossary_rules_out_are_not_used() -> None:
+    _, _, table = (DOCS / "glossary.md").read_text().partition("## Not used")
+    rows = re.findall(r"^\| ([a-z ,]+) \|", table, re.MULTILINE)
+    words = [word for row in rows[1:] for word in row.split(", ")]
+    assert len(words) >= 10
+    ruled_out = re.compile(rf"(?<![a-z])(?:{'|'.join(words)})s?(?![a-z])", re.IGNORECASE)
+    for name, text in sources():
+        if name.endswith((".py", ".md")) and name != "docs/glossary.md":
+            found = ruled_out.search(text.replace("_", " "))
+            assert found is None, f"{name}: {found}"
 
 
 def test_the_example_of_a_family_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_passthrough_data_goes_past_processor_and_cache(
     assert cache.stats().entries == 0
 
 
-def test_phase_1_closes_what_it_began_when_it_fails_half_way(
+def test_phase_1_closes_what_it_started_when_it_fails_half_way(
     cache: MultiModalProcessorOnlyCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from safelight.processing import state as state_module

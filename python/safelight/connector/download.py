@@ -232,7 +232,7 @@ class Download:
         """Return what it means that the peer closed its side, in good order, before the end."""
         if self._content_length is None:
             return TransientFetchError("connection ended early")
-        # A lie about the length, which another attempt would hear again.
+        # A wrong length, which another attempt would be told again.
         return FetchRefusedError(
             f"connection ended early: {self._received} of {self._content_length} bytes"
         )

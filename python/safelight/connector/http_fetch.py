@@ -144,7 +144,7 @@ class HTTPFetch:
                 self._store(pending)
             return media
 
-        # Not a map, which would hear of a good decode only.
+        # Not a map, whose function sees a good decode only.
         return MediaRef(
             decode, ref.data, ref.spec, key=ref.key, header=ref.header, charge=ref._charge
         )

@@ -51,11 +51,13 @@ def fingerprint(info: type[ProcessingInfo] = ProcessingInfo, **options: Any) -> 
         ({"limit_mm_per_prompt": {"video": 1}}, "limit_mm_per_prompt: the model takes no video"),
         ({"mm_hasher_algorithm": "md5"}, "mm_hasher_algorithm: hash algorithm must be one of"),
         ({"mm_hasher_algorithm": ["md5"]}, "mm_hasher_algorithm: "),
+        ({"mm_uuid_policy": "none"}, "mm_uuid_policy must be one of verbatim, salted, ignored"),
+        ({"mm_uuid_policy": "salted"}, "mm_uuid_salt goes with"),
     ],
 )
 def test_an_operators_option_fails_at_once_by_its_name(options: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text) as caught:
-        make_processor(**options)
+        ProcessingInfo(TinyHfProcessor(), **options)
     assert http_status(caught.value) == 500
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from safelight import MULTIMODAL_REGISTRY, ConfigurationError, SafelightError
+from safelight import MULTIMODAL_REGISTRY, ConfigurationError, SafelightError, http_status
 from safelight.processing import hf
 from safelight.processing.loading import demo_processor, load_hf_processor
 from safelight.processing.qwen_vl import Qwen2VLMultiModalProcessor, Qwen3VLMultiModalProcessor
@@ -203,5 +203,8 @@ def test_a_family_is_found_by_the_class_or_a_base_of_it(
 
 
 def test_no_family_serves_it() -> None:
-    with pytest.raises(ConfigurationError, match="no model family serves TinyHfProcessor"):
+    with pytest.raises(
+        ConfigurationError, match="no model family serves TinyHfProcessor"
+    ) as caught:
         MULTIMODAL_REGISTRY.create_processor(TinyHfProcessor())
+    assert http_status(caught.value) == 500

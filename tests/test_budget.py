@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from safelight import LimitError, PayloadTooLargeError
-from safelight.budget import DecodeCharge, DecodedBudget, DownloadBudget
+from safelight.budget import Charge, DecodedBudget, DownloadBudget
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_what_was_not_charged_is_not_refunded() -> None:
 def test_a_charge_that_does_not_fit_is_not_made() -> None:
     budget = DecodedBudget(100)
     with pytest.raises(LimitError):
-        DecodeCharge(budget, 101)
+        Charge(budget, 101)
     assert budget.used_bytes == 0
 
 
 def test_a_settled_charge_is_kept() -> None:
     budget = DecodedBudget(100)
-    charge = DecodeCharge(budget, 60)
+    charge = Charge(budget, 60)
     charge.settle(40)
     charge.refund()
     assert budget.used_bytes == 40
@@ -79,11 +79,11 @@ def test_a_settled_charge_is_kept() -> None:
 def test_a_refunded_charge_settles_anew() -> None:
     # A hit that was evicted before it was used decodes after all.
     budget = DecodedBudget(100)
-    charge = DecodeCharge(budget, 60)
+    charge = Charge(budget, 60)
     charge.refund()
     charge.refund()
     assert budget.used_bytes == 0
-    other = DecodeCharge(budget, 50)
+    other = Charge(budget, 50)
     with pytest.raises(LimitError):
         charge.settle(60)
     assert budget.used_bytes == 50
@@ -94,12 +94,44 @@ def test_a_refunded_charge_settles_anew() -> None:
 
 def test_settling_beyond_the_budget_keeps_what_was_held() -> None:
     budget = DecodedBudget(100)
-    charge = DecodeCharge(budget, 60)
+    charge = Charge(budget, 60)
     with pytest.raises(LimitError):
         charge.settle(101)
     assert budget.used_bytes == 60
     charge.refund()
     assert budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("cls", [DecodedBudget, DownloadBudget])
+def test_a_charge_comes_back_only_from_what_fails(
+    cls: type[DecodedBudget | DownloadBudget],
+) -> None:
+    budget = cls(100)
+    with Charge(budget, 30):
+        pass
+    assert budget.used_bytes == 30
+    charge = Charge(budget, 60)
+
+    def fails() -> None:
+        with charge:
+            charge.reserve(70)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert budget.used_bytes == 30
+    assert charge.held_bytes == 0
+    with pytest.raises((LimitError, PayloadTooLargeError)), Charge(budget, 71):
+        pass
+    assert budget.used_bytes == 30
+
+
+def test_a_charge_to_no_budget_is_never_refused() -> None:
+    charge = Charge(None)
+    charge.reserve(1 << 60)
+    assert charge.held_bytes == 1 << 60
+    charge.refund()
+    assert charge.held_bytes == 0
 
 
 @pytest.mark.timeout(60)
@@ -129,15 +161,15 @@ class ChargeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.budget = DecodedBudget(100)
-        self.charges: list[tuple[DecodeCharge, list[int]]] = []
+        self.charges: list[tuple[Charge, list[int]]] = []
 
     @rule(nbytes=st.integers(0, 60))
     def charge(self, nbytes: int) -> None:
         if self._held() + nbytes > 100:
             with pytest.raises(LimitError):
-                DecodeCharge(self.budget, nbytes)
+                Charge(self.budget, nbytes)
         else:
-            self.charges.append((DecodeCharge(self.budget, nbytes), [nbytes, 0]))
+            self.charges.append((Charge(self.budget, nbytes), [nbytes, 0]))
 
     @precondition(lambda self: self.charges)
     @rule(data=st.data(), nbytes=st.integers(0, 60))
@@ -171,11 +203,11 @@ TestCharges = pytest.mark.timeout(120)(ChargeMachine.TestCase)
 
 def test_what_is_held_is_given_back_on_failure() -> None:
     budget = DownloadBudget(10)
-    with budget.held(4):
+    with Charge(budget, 4):
         assert budget.used_bytes == 4
-    with pytest.raises(KeyboardInterrupt), budget.held(6):
+    with pytest.raises(KeyboardInterrupt), Charge(budget, 6):
         raise KeyboardInterrupt
     assert budget.used_bytes == 4
-    with pytest.raises(PayloadTooLargeError), budget.held(7):
+    with pytest.raises(PayloadTooLargeError), Charge(budget, 7):
         raise AssertionError("not reached")
     assert budget.used_bytes == 4

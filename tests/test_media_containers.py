@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image
 
-from safelight import DecodedBudget, HeaderError, ImageMediaIO, LimitError, MediaError, probe
+from safelight import (
+    DecodedBudget,
+    HeaderError,
+    ImageMediaIO,
+    LimitError,
+    MediaError,
+    UnsupportedMediaError,
+    probe,
+)
+from safelight.media import pillow_instance
 from safelight.media.image import ALLOWED_IMAGE_FORMATS
 
 # Under Pillow's own limit, so that it does not help; over those that the tests set.
@@ -77,25 +86,20 @@ def tiff_of_one_tile(side: int) -> bytes:
 
 @pytest.fixture
 def largest(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """The most pixels of any image that Pillow allocates or loads."""
+    """The most pixels of any image that a plug-in allocates, behind the guard."""
     seen = [0]
-    load_prepare, new, frombuffer = ImageFile.ImageFile.load_prepare, Image.new, Image.frombuffer
+    core = pillow_instance.Image.core
 
-    def prepared(image: ImageFile.ImageFile) -> None:
-        seen.append(image.size[0] * image.size[1])
-        load_prepare(image)
+    def watched(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(mode: str, size: tuple[int, int], *args: Any) -> Any:
+            image = make(mode, size, *args)
+            seen.append(size[0] * size[1])
+            return image
 
-    def made(mode: str, size: tuple[int, int], *args: Any) -> Image.Image:
-        seen.append(size[0] * size[1])
-        return new(mode, size, *args)
+        return made
 
-    def framed(mode: str, size: tuple[int, int], *args: Any) -> Image.Image:
-        seen.append(size[0] * size[1])
-        return frombuffer(mode, size, *args)
-
-    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", prepared)
-    monkeypatch.setattr(Image, "new", made)
-    monkeypatch.setattr(Image, "frombuffer", framed)
+    for name in ("new", "new_block", "fill"):
+        monkeypatch.setattr(core, name, watched(getattr(core, name)))
     return lambda: max(seen)
 
 
@@ -154,22 +158,36 @@ def test_icons_as_they_are_made_are_served() -> None:
             assert decoded.tobytes() == expected.convert(decoded.mode).tobytes()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        iptc(16, 16, encoded("PNG")),
-        iptc(16, 16, encoded("PNG", (16, 16))),
-        blp(encoded("JPEG")),
-        blp(encoded("JPEG", (16, 16))),
-    ],
-)
+HELD = {
+    "PNG in IPTC": lambda size: iptc(16, 16, encoded("PNG", size, mode="L")),
+    "JPEG in BLP": lambda size: blp(encoded("JPEG", size)),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("side", [16, SIDE])
 def test_containers_that_no_probe_judges_are_not_served(
-    largest: Callable[[], int], data: bytes
+    largest: Callable[[], int], name: str, side: int
 ) -> None:
-    for formats in (None, ["BLP", "IPTC", "JPEG", "PNG"]):
-        with pytest.raises(MediaError):
-            ImageMediaIO(max_image_pixels=LIMIT, formats=formats).load_bytes(data)
+    with pytest.raises(MediaError):
+        ImageMediaIO(max_image_pixels=LIMIT).load_bytes(HELD[name]((side, side)))
     assert largest() == 0
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_whoever_names_such_a_container_has_it_guarded(
+    largest: Callable[[], int], name: str
+) -> None:
+    inner, outer = name.split(" in ")
+    large, small = HELD[name]((SIDE, SIDE)), HELD[name]((16, 16))
+    named = [outer, inner]
+    assert ImageMediaIO(formats=named).load_bytes(small).size == (16, 16)
+    for options in ({"max_image_pixels": LIMIT}, {"decoded_budget": DecodedBudget(4 * LIMIT)}):
+        with pytest.raises(LimitError):
+            ImageMediaIO(formats=named, **options).load_bytes(large)
+    with pytest.raises(UnsupportedMediaError, match=inner):
+        ImageMediaIO(formats=[outer]).load_bytes(small)
+    assert largest() <= LIMIT
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the stub is a shell script")
@@ -182,9 +200,11 @@ def test_postscript_inside_starts_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     postscript = (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 16 16\n%%EndComments\nshowpage\n%%EOF\n"
     )
+    formats = [*ALLOWED_IMAGE_FORMATS, "IPTC", "BLP"]
     for data in (iptc(16, 16, postscript), icns(postscript), ico(postscript), postscript):
-        with pytest.raises(MediaError):
-            ImageMediaIO().load_bytes(data)
+        for media_io in (ImageMediaIO(), ImageMediaIO(formats=formats)):
+            with pytest.raises(MediaError):
+                media_io.load_bytes(data)
     assert not mark.exists()
 
 

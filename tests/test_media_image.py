@@ -389,9 +389,20 @@ def test_fits_is_off_unless_asked() -> None:
     assert ImageMediaIO(formats=["FITS"]).load_bytes(data).size == (1, 1)
 
 
-def test_a_mode_that_does_not_convert_is_an_error_of_ours() -> None:
-    with pytest.raises(DecodeError, match="does not convert"):
-        ImageMediaIO("no such mode").load_bytes(jpeg())
+def test_a_mode_that_does_not_convert_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(*args: Any) -> Image.Image:
+        raise ValueError("conversion not supported")
+
+    data = jpeg()
+    monkeypatch.setattr(Image.Image, "convert", convert)
+    with pytest.raises(DecodeError, match="mode RGB does not convert to HSV"):
+        ImageMediaIO("HSV").load_bytes(data)
+
+
+@pytest.mark.parametrize("mode", ["no such mode", "rgb", "BGR;15"])
+def test_a_mode_that_does_not_exist_is_refused_at_once(mode: str) -> None:
+    with pytest.raises(ValueError, match="image_mode"):
+        ImageMediaIO(mode)
 
 
 def test_errors_echo_no_payload() -> None:

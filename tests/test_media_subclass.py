@@ -117,7 +117,7 @@ def test_a_subclass_that_decodes_by_itself_is_not_decoded_for() -> None:
     images = by_jobs(media_io, [png(), png((3, 3)), png((5, 5))])
     assert [image.size for image in images] == [(1, 1)] * 3
     assert media_io.load_bytes_ref(png()).decode().size == (1, 1)
-    assert media_io._decodes_itself
+    assert media_io.decodes_itself
 
 
 @pytest.mark.parametrize("formats", [["PNG"], ["PNG", "JPEG"], ["JPEG", "PNG"]])
@@ -126,3 +126,54 @@ def test_formats_are_in_the_spec(formats: list[str]) -> None:
     spec = ImageMediaIO(formats=formats).get_decode_spec()
     assert spec == default.extend(formats=formats)
     assert ImageMediaIO(formats=None).get_decode_spec() == default
+
+
+class Checkered(ImageMediaIO):
+    """Sees what is transparent before it is pasted over."""
+
+    def _convert_image_mode(self, image: Image.Image) -> Image.Image:
+        assert image.mode == "RGBA"
+        return Image.new("RGB", image.size, (1, 2, image.getpixel((0, 0))[3]))  # type: ignore[index]
+
+    def get_decode_spec(self) -> DecodeSpec:
+        return super().get_decode_spec().extend(checkered=True)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_conversion_is_asked(entry: str, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGBA", (3, 3), (10, 20, 30, 40)).save(buffer, "PNG")
+    data = buffer.getvalue()
+    image = (
+        by_jobs(Checkered(), [data])[0]
+        if entry == "jobs"
+        else ENTRIES[entry](Checkered(), data, tmp_path)
+    )
+    assert image.getpixel((0, 0)) == (1, 2, 40)
+    patched = ImageMediaIO()
+    patched._convert_image_mode = lambda image: image.convert("L")  # type: ignore[method-assign]
+    assert by_jobs(patched, [data])[0].mode == "L"
+
+
+class ByText(ImageMediaIO):
+    """Overrides what vLLM's own decoders override."""
+
+    def load_base64(self, media_type: str, data: str) -> Any:
+        return media_type, super().load_base64(media_type, data).size
+
+    def load_file(self, filepath: Any) -> Any:
+        return Path(filepath).name, super().load_file(filepath).size
+
+
+def test_base64_and_files_are_asked(tmp_path: Path) -> None:
+    media_io, text = ByText(), base64.b64encode(png()).decode()
+    path = write(tmp_path, png())
+    assert media_io.load_base64("image/png", text) == ("image/png", (8, 4))
+    ref = media_io.load_base64_ref("image/png", text)
+    assert ref.decode() == ("image/png", (8, 4))
+    assert ref.key != media_io.load_base64_ref("image/jpeg", text).key
+    assert media_io.load_file(path) == ("image.png", (8, 4))
+    assert media_io.load_file_ref(path).decode() == ("image.png", (8, 4))
+    fetched = MediaConnector().fetch_image(f"data:image/png;base64,{text}", media_io)
+    assert fetched.decode() == ("image/png", (8, 4))
+    assert media_io.load_bytes(png()).size == (8, 4)

@@ -28,7 +28,7 @@ from safelight import (
     probe_prefix,
     submit_media_decodes,
 )
-from safelight.media.raster import Decoder, Output
+from safelight.media.form import Decoder, Output
 from safelight.parse import ImageProcessorItems
 
 MODES: tuple[str | None, ...] = ("RGB", "L", None)

@@ -26,7 +26,7 @@ from pixels_reference import (
 )
 from safelight import ImageMediaIO, LimitError, MediaError
 from safelight._safelight import DecodeRequest, decode_image
-from safelight.media.raster import Decoder
+from safelight.media.form import Decoder
 
 HAS_JPEG = decode_image(encode(Image.new("L", (1, 1)), "JPEG"), DecodeRequest()) is not None
 needs_jpeg = pytest.mark.skipif(not HAS_JPEG, reason="built without the feature jpeg")

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 
 from safelight import DecodeSpec, MediaRef, ReleasedError, SpecError, derive_media_key
-from safelight.budget import DecodeCharge, DecodedBudget
+from safelight.budget import Charge, DecodedBudget
 from safelight.decodes import (
     collect_media_decodes,
     collect_media_decodes_async,
@@ -434,7 +434,7 @@ def test_an_unpickled_ref_can_be_mapped() -> None:
 
 def test_a_refund_reaches_the_budget_once() -> None:
     budget = DecodedBudget(100)
-    ref = MediaRef(Decoder(), b"x", charge=DecodeCharge(budget, 60))
+    ref = MediaRef(Decoder(), b"x", charge=Charge(budget, 60))
     fork = ref.map(str)
     ref.refund()
     fork.refund()

@@ -7,13 +7,11 @@ parallel. Must never know where bytes come from or what they mean.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from safelight.errors import LimitError, PayloadTooLargeError
 
-__all__ = ["DecodeCharge", "DecodedBudget", "DownloadBudget"]
+__all__ = ["Charge", "DecodedBudget", "DownloadBudget"]
 
 
 class _Budget:
@@ -73,21 +71,6 @@ class _Budget:
                 raise ValueError(f"a refund must be from 0 to {self._used}, not {nbytes}")
             self._used -= nbytes
 
-    @contextmanager
-    def held(self, nbytes: int) -> Iterator[None]:
-        """Charge `nbytes`, and give them back if the ``with`` block fails.
-
-        Raises:
-            LimitError: As `charge`.
-            PayloadTooLargeError: As `charge`.
-        """
-        self.charge(nbytes)
-        try:
-            yield
-        except BaseException:
-            self.refund(nbytes)
-            raise
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._used} of {self._max_bytes} bytes used)"
 
@@ -112,54 +95,75 @@ class DownloadBudget(_Budget):
     _error = PayloadTooLargeError
 
 
-class DecodeCharge:
-    """What one ref holds of its request's `DecodedBudget`.
+class Charge:
+    """Bytes that one item holds of a budget, and gives back unless they are kept.
 
-    Shared by a ref, its forks and its maps, which decode the payload once between them.
+    Shared by all who have the item: a ref, its forks and its maps, which decode the payload once
+    between them; the attempts of a download. As a context manager it gives back what it holds if
+    the block raises, and leaves it held otherwise.
+
+    Args:
+        budget: What to draw on; None is a charge that is never refused.
+        nbytes: What to hold at once.
+
+    Raises:
+        LimitError: From a `DecodedBudget` without room.
+        PayloadTooLargeError: From a `DownloadBudget` without room.
     """
 
     __slots__ = ("_budget", "_held", "_is_settled", "_lock")
 
-    def __init__(self, budget: DecodedBudget, nbytes: int) -> None:
-        budget.charge(nbytes)
+    def __init__(self, budget: DecodedBudget | DownloadBudget | None, nbytes: int = 0) -> None:
+        if budget is not None:
+            budget.charge(nbytes)
         self._budget = budget
         self._lock = threading.Lock()
         self._held = nbytes
         self._is_settled = False
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are held."""
+        return self._held
+
     def settle(self, nbytes: int) -> None:
         """Hold exactly `nbytes`, for good: what the decode really takes.
 
         Raises:
-            LimitError: The budget has no room for the difference; what was held stays held.
+            LimitError, PayloadTooLargeError: The budget has no room for the difference; what was
+                held stays held.
         """
         with self._lock:
             self._hold(nbytes)
             self._is_settled = True
 
     def reserve(self, nbytes: int) -> None:
-        """Hold exactly `nbytes`, for a decode that may still be called off; not once settled.
+        """Hold exactly `nbytes`, for work that may still be called off; not once settled.
 
         Raises:
-            LimitError: As `settle`.
+            LimitError, PayloadTooLargeError: As `settle`.
         """
         with self._lock:
             if not self._is_settled:
                 self._hold(nbytes)
 
-    def _hold(self, nbytes: int) -> None:
-        if nbytes > self._held:
-            self._budget.charge(nbytes - self._held)
-        else:
-            self._budget.refund(self._held - nbytes)
-        self._held = nbytes
-
     def refund(self) -> None:
-        """Give everything back, unless the media is decoded: a cache serves it instead.
-
-        A decode that comes after all settles anew.
-        """
+        """Give everything back, unless it is settled; what comes after holds anew."""
         with self._lock:
             if not self._is_settled:
-                self._budget.refund(self._held)
-                self._held = 0
+                self._hold(0)
+
+    def _hold(self, nbytes: int) -> None:
+        if self._budget is not None:
+            if nbytes > self._held:
+                self._budget.charge(nbytes - self._held)
+            else:
+                self._budget.refund(self._held - nbytes)
+        self._held = nbytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.refund()

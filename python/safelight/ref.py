@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from safelight._safelight import DecodeRequest, Deferred, Job, Pixels
-from safelight.budget import DecodeCharge
+from safelight.budget import Charge
 from safelight.errors import ReleasedError
 from safelight.key import derive_media_key
 from safelight.spec import DecodeSpec
@@ -101,7 +101,7 @@ class MediaRef(Generic[T]):
         *,
         key: bytes | None = None,
         header: object | None = None,
-        charge: DecodeCharge | None = None,
+        charge: Charge | None = None,
     ) -> None:
         self._data = data if type(data) is bytes else bytes(memoryview(data))
         self._spec = _EMPTY_SPEC if spec is None else spec

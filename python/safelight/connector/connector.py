@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from safelight.background import run_in_background
-from safelight.budget import DecodedBudget, DownloadBudget
+from safelight.budget import Charge, DecodedBudget, DownloadBudget
 from safelight.connector.batch import Batch, batch_of, in_batch
 from safelight.connector.data_url import check_size, scheme_of, split_data_url
 from safelight.connector.disk_cache import get_disk_cache
@@ -373,7 +372,7 @@ class MediaConnector:
             )
         with (
             self._files.open(url, self._get_max_bytes(media_ios)) as file,
-            self._charged(file.nbytes),
+            Charge(self._download_budget, file.nbytes),
         ):
             return load_refs(media_ios, file.read())
 
@@ -381,7 +380,7 @@ class MediaConnector:
         media_type, start, nbytes = split_data_url(url)
         check_size(nbytes, self._get_max_bytes(media_ios))
         refs = []
-        with self._charged(nbytes):
+        with Charge(self._download_budget, nbytes):
             for ref in load_base64_refs(media_ios, [(media_type, url[start:])])[0]:
                 if isinstance(ref, Exception):
                     raise ref
@@ -400,19 +399,6 @@ class MediaConnector:
     def _get_max_bytes(self, media_ios: Iterable[MediaIO[Any]]) -> int:
         limits = (media_io.get_max_bytes() for media_io in media_ios)
         return min([self._max_bytes, *(limit for limit in limits if limit is not None)])
-
-    @contextmanager
-    def _charged(self, nbytes: int) -> Iterator[None]:
-        """Charge `nbytes` to the request; give them back if what follows fails."""
-        if self._download_budget is None:
-            yield
-            return
-        self._download_budget.charge(nbytes)
-        try:
-            yield
-        except BaseException:
-            self._download_budget.refund(nbytes)
-            raise
 
 
 def _checked_domains(domains: Any) -> AllowedDomains:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from safelight.budget import DownloadBudget
+from safelight.budget import Charge, DownloadBudget
 from safelight.connector.http_url import HTTPURL, AllowedDomains, join_http_url
 from safelight.connector.refs import decoder_errors
 from safelight.errors import (
@@ -88,12 +88,11 @@ class Download:
         self.is_not_modified = False
         self.policy = policy
         self._max_bytes = max_bytes
-        self._budget = budget
+        self._charge = Charge(budget)
         self._check_prefixes = tuple(check_prefixes)
         self._validator: Validator | None = None
         self._attempts = 0
         self._retry_after_s = 0.0
-        self._charged = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -193,7 +192,7 @@ class Download:
         self._received += len(chunk)
         if self._received > self._max_bytes:
             raise self._too_large(None)
-        if self._received > self._charged:
+        if self._received > self._charge.held_bytes:
             self.charge(self._received)
         self._body.write(chunk)
         return 0 if self._received < self._next_check else min(self._received, _MAX_PREFIX)
@@ -260,9 +259,7 @@ class Download:
 
     def abandon(self) -> None:
         """Give back what was charged: the bytes are dropped."""
-        if self._budget is not None and self._charged:
-            self._budget.refund(self._charged)
-        self._charged = 0
+        self._charge.refund()
 
     def charge(self, total: int) -> None:
         """Hold `total` bytes of the request's budget.
@@ -270,9 +267,7 @@ class Download:
         Raises:
             PayloadTooLargeError: The budget has not that much left.
         """
-        if self._budget is not None:
-            self._budget.charge(total - self._charged)
-        self._charged = total
+        self._charge.reserve(total)
 
     def _too_large(self, actual: int | None) -> PayloadTooLargeError:
         size = "is" if actual is None else f"has {actual} bytes,"

@@ -14,6 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from safelight._safelight import decode_base64
+from safelight.media.plain import is_plain, plain
 from safelight.media.texts import load_text
 from safelight.probe import NeedMoreBytes
 from safelight.ref import MediaRef
@@ -77,14 +79,17 @@ class MediaIO(ABC, Generic[T]):
             MediaError: The payload cannot be decoded, or is over a limit.
         """
 
+    @plain
     def load_base64(self, media_type: str, data: str) -> T:
         """Decode a base64 payload now. `media_type` is the caller's word; the bytes decide.
 
         Raises:
             MediaError: As `load_bytes`, or `data` is not strict base64.
         """
-        return self.load_base64_ref(media_type, data).decode()
+        del media_type
+        return self.load_bytes(decode_base64(data))
 
+    @plain
     def load_file(self, filepath: str | PathLike[str]) -> T:
         """Decode a file now.
 
@@ -92,7 +97,7 @@ class MediaIO(ABC, Generic[T]):
             MediaError: As `load_bytes`.
             OSError: The file cannot be read.
         """
-        return self.load_file_ref(filepath).decode()
+        return self.load_bytes(Path(filepath).read_bytes())
 
     def load_bytes_ref(self, data: bytes) -> MediaRef[T]:
         """Return a ref that decodes `data` when asked.
@@ -121,8 +126,11 @@ class MediaIO(ABC, Generic[T]):
             DecodeError: `data` is not strict base64 (RFC 4648 section 4, padded, no whitespace).
             LimitError: As `load_bytes_ref`.
         """
-        del media_type
-        return load_text(self, data)
+        if is_plain(self.load_base64):
+            return load_text(self, data)
+        # The media type is all that an override knows besides, so it may decide.
+        spec = self.get_decode_spec().extend(media_type=media_type)
+        return MediaRef(partial(self.load_base64, media_type, data), decode_base64(data), spec)
 
     def load_file_ref(self, filepath: str | PathLike[str]) -> MediaRef[T]:
         """Return a ref to the content of a file; the file is read at once.
@@ -131,4 +139,7 @@ class MediaIO(ABC, Generic[T]):
             LimitError: As `load_bytes_ref`.
             OSError: The file cannot be read.
         """
-        return self.load_bytes_ref(Path(filepath).read_bytes())
+        data = Path(filepath).read_bytes()
+        if is_plain(self.load_file):
+            return self.load_bytes_ref(data)
+        return MediaRef(partial(self.load_file, filepath), data, self.get_decode_spec())

@@ -1,26 +1,26 @@
 """`ImageMediaIO`: images, from bytes to a ref to pixels.
 
 Owns the image entry points, their options and limits, and the identity of what they give. How
-pixels are made is `safelight.media.raster`'s. Must never decode while it makes a ref.
+pixels are made is `safelight.media.decode`'s. Must never decode while it makes a ref.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from types import EllipsisType
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
-from safelight._safelight import DecodeRequest, Pixels
-from safelight.budget import DecodeCharge, DecodedBudget
+from PIL import Image
+
+from safelight.budget import Charge, DecodedBudget
 from safelight.errors import HeaderError, LimitError, MediaError, UnsupportedMediaError
 from safelight.foreign import is_image
 from safelight.key import derive_media_key, derive_media_keys
 from safelight.media.base import MediaIO, outcome
+from safelight.media.decode import ImageDecode, Prepared, prepared, prepared_for
+from safelight.media.form import Decoder, ImageForm, Output, Scale
 from safelight.media.pillow import may_open
-from safelight.media.raster import Decoder, Output, Rasterizer, Scale, scale_divisor, scaled_size
+from safelight.media.plain import plain
 from safelight.probe import ImageHeader, NeedMoreBytes, probe, probe_prefix
 from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
@@ -42,16 +42,14 @@ ALLOWED_IMAGE_FORMATS = (
 # What a payload that no probe knows is judged by: every format of the list shows itself before.
 _UNKNOWN_BYTES = 4096
 
-# Four bytes a pixel, whatever the mode: what Pillow takes for RGB and RGBA alike.
-_BYTES_PER_PIXEL = 4
-
 
 class ImageMediaIO(MediaIO[Any]):
     """Images as upright Pillow images in one mode.
 
     A subclass that overrides `load_bytes` is asked for the media of every ref, whoever decodes it;
-    it may call ``super().load_bytes`` with the payload or another. What its result depends on, it
-    names in `get_decode_spec`.
+    it may call ``super().load_bytes`` with the payload or another. One that overrides
+    `_convert_image_mode` gets each image as Pillow decodes it. What its result depends on, it names
+    in `get_decode_spec`.
 
     Args:
         image_mode: Pillow's name of the mode to convert to; None keeps the image's own.
@@ -62,9 +60,11 @@ class ImageMediaIO(MediaIO[Any]):
         formats: Pillow's names of the formats to serve; None is `ALLOWED_IMAGE_FORMATS`.
         use_image_id: Whether a UUID in the EXIF tag ImageID stands for the payload in the key.
             Off by default, because it lets the maker of a file choose another item's identity.
-        output: ``"pil"``, a Pillow image; ``"numpy"``, a writable C-contiguous uint8 array of shape
-            ``[height, width, channels]`` (``[height, width]`` for modes of one channel); or
-            ``"torch"``, a tensor over such an array.
+        output: ``"pil"``, a Pillow image, which may share memory until it is first changed, as one
+            that Pillow maps from a file (``load()`` gives access to read until then);
+            ``"numpy"``, a writable C-contiguous uint8 array of shape ``[height, width, channels]``
+            (``[height, width]`` for modes of one channel); or ``"torch"``, a tensor over such an
+            array.
         decoder: ``"native"`` lets native code decode what it decodes exactly; ``"pillow"`` does
             not. For all formats, or a mapping by format. The result is the same.
         scale: ``"1/2"``, ``"1/4"`` or ``"1/8"`` decodes a JPEG to that part of its width and
@@ -122,14 +122,15 @@ class ImageMediaIO(MediaIO[Any]):
         if scale is not None:
             settings["scale"] = scale
         self._spec = DecodeSpec(settings)
-        self._decodes_itself = False
-        self._rasterizer = Rasterizer(
+        # Learnt at the first decode: whether an override of `load_bytes` never asks the default.
+        self.decodes_itself = False
+        self.form = ImageForm(
             image_mode=image_mode,
             background=self.rgba_background_color,
             output=output,
             formats=served,
             decoder=decoder,
-            scale=scale_divisor(scale),
+            scale=scale,
         )
 
     def get_decode_spec(self) -> DecodeSpec:
@@ -155,7 +156,7 @@ class ImageMediaIO(MediaIO[Any]):
             # alone, and Pillow may see damage otherwise. It is asked once there is enough to go by.
             if len(data) < _UNKNOWN_BYTES:
                 return NeedMoreBytes(_UNKNOWN_BYTES)
-            if may_open(data, self._rasterizer.formats):
+            if may_open(data, self.form.formats):
                 return None
             if isinstance(error, UnsupportedMediaError):
                 raise
@@ -163,12 +164,12 @@ class ImageMediaIO(MediaIO[Any]):
         if isinstance(header, NeedMoreBytes):
             # Format and size may be declared long before the header is whole.
             if header.format is not None:
-                self._rasterizer.check_format(header.format)
+                self.form.check_format(header.format)
             if header.size is not None:
-                self._check_pixels(*header.size)
+                self.check_pixels(*header.size)
             return header
-        self._rasterizer.check_format(header.format)
-        self._check_pixels(header.width, header.height)
+        self.form.check_format(header.format)
+        self.check_pixels(header.width, header.height)
         return None
 
     def load_bytes(self, data: bytes) -> Any:
@@ -182,11 +183,11 @@ class ImageMediaIO(MediaIO[Any]):
         """
         # Without a ref, whose identity is a hash of all bytes.
         data = bytes(data)
-        prepared = _prepared_for(data)
-        if prepared is not None and prepared.decode is not None:
-            return prepared.decode.run(prepared)
+        made = prepared_for(data)
+        if made is not None and made.decode is not None:
+            return made.decode.run(made)
         decode = self._judge(data, _probe(data))
-        return decode.run(_Prepared(data, decode=decode))
+        return decode.run(Prepared(data, decode=decode))
 
     def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:
         """Return a ref that decodes `data` when asked, as `load_bytes` would.
@@ -197,12 +198,12 @@ class ImageMediaIO(MediaIO[Any]):
             LimitError: The image is over `max_image_pixels` or the decode budget.
         """
         data = bytes(data)
-        prepared = _prepared_for(data)
-        if prepared is None:
+        made = prepared_for(data)
+        if made is None:
             header = _probe(data)
             key = self._image_id_key(header)
         else:
-            header, key = prepared.header, prepared.key
+            header, key = made.header, made.key
         decode = self._judge(data, header)
         return MediaRef(
             decode,
@@ -223,7 +224,7 @@ class ImageMediaIO(MediaIO[Any]):
         refs: list[MediaRef[Any] | Exception] = []
         for data, header, image_id_key in zip(payloads, headers, keys, strict=True):
             key = next(derived) if image_id_key is None else image_id_key
-            with _prepared(_Prepared(data, header, key)):
+            with prepared(Prepared(data, header, key)):
                 refs.append(outcome(self.load_bytes_ref, data))
         return refs
 
@@ -236,7 +237,7 @@ class ImageMediaIO(MediaIO[Any]):
         if self.decoded_budget is None:
             return super().copy(media)
         width, height = media.size if is_image(media) else media.shape[1::-1]
-        with self.decoded_budget.held(width * height * _BYTES_PER_PIXEL):
+        with Charge(self.decoded_budget, self.form.decoded_bytes(None, width, height)):
             return super().copy(media)
 
     def _judge(self, data: bytes, header: ImageHeader | None) -> ImageDecode:
@@ -249,10 +250,10 @@ class ImageMediaIO(MediaIO[Any]):
             except MediaError as error:
                 self._check_declared(error)
         else:
-            self._check_pixels(header.width, header.height)
+            self.check_pixels(header.width, header.height)
         if self.decoded_budget is not None:
             size = (0, 0) if header is None else (header.width, header.height)
-            charge = DecodeCharge(self.decoded_budget, self._decoded_bytes(header, *size))
+            charge = Charge(self.decoded_budget, self.form.decoded_bytes(header, *size))
         return ImageDecode(self, data, header, charge)
 
     def _image_id_key(self, header: ImageHeader | None) -> bytes | None:
@@ -267,11 +268,10 @@ class ImageMediaIO(MediaIO[Any]):
 
     def _scaled(self, header: ImageHeader | None) -> ImageHeader | None:
         """`header` with the size that the decode gives, by which a ref is laid out undecoded."""
-        scale = self._rasterizer.scale
-        if header is None or scale == 1:
+        if header is None:
             return header
         size = (header.width, header.height)
-        width, height = scaled_size(header.format, size, scale)
+        width, height = self.form.scaled_size(header.format, size)
         if (width, height) == size:
             return header
         return ImageHeader(
@@ -288,17 +288,22 @@ class ImageMediaIO(MediaIO[Any]):
             image_unique_id=header.image_unique_id,
         )
 
-    def _decoded_bytes(self, header: ImageHeader | None, width: int, height: int) -> int:
-        if header is not None:
-            width, height = scaled_size(header.format, (width, height), self._rasterizer.scale)
-        return width * height * _BYTES_PER_PIXEL
+    @plain
+    def _convert_image_mode(self, image: Image.Image) -> Image.Image:
+        """Return a decoded image in `image_mode`. Where it is overridden, Pillow decodes."""
+        return self.form.convert(image)
 
     def _check_declared(self, error: MediaError) -> None:
         """Refuse what had declared too large a size before its header failed with `error`."""
         if isinstance(error, (HeaderError, UnsupportedMediaError)) and error.size is not None:
-            self._check_pixels(*error.size)
+            self.check_pixels(*error.size)
 
-    def _check_pixels(self, width: int, height: int) -> None:
+    def check_pixels(self, width: int, height: int) -> None:
+        """Refuse an image of more than `max_image_pixels`.
+
+        Raises:
+            LimitError: It is.
+        """
         pixels = width * height
         if self.max_image_pixels and pixels > self.max_image_pixels:
             raise LimitError(
@@ -315,120 +320,3 @@ def _probe(data: bytes) -> ImageHeader | None:
         return probe(data)
     except MediaError:
         return None
-
-
-class _Prepared:
-    """What has been made for one payload before a method that a subclass may override is called."""
-
-    __slots__ = ("data", "decode", "header", "is_used", "key", "pixels")
-
-    def __init__(
-        self,
-        data: bytes,
-        header: ImageHeader | None = None,
-        key: bytes | None = None,
-        *,
-        decode: ImageDecode | None = None,
-        pixels: Pixels | EllipsisType | None = ...,
-    ) -> None:
-        self.data = data
-        self.header = header
-        self.key = key
-        self.decode = decode
-        # Of native code; None is that it declined, ... that it has not been asked.
-        self.pixels = pixels
-        self.is_used = False
-
-
-_current: ContextVar[_Prepared | None] = ContextVar("prepared", default=None)
-
-
-def _prepared_for(data: bytes) -> _Prepared | None:
-    prepared = _current.get()
-    # By identity: what a subclass makes of a payload is another payload.
-    return prepared if prepared is not None and prepared.data is data else None
-
-
-@contextmanager
-def _prepared(prepared: _Prepared) -> Iterator[None]:
-    token = _current.set(prepared)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-class ImageDecode:
-    """The deferred decode of one image: a `NativeDecoder` and a `SharedDecoder`.
-
-    Its media is what ``load_bytes`` of the decoder gives, which a subclass may override; the
-    default finds there what native code has made already.
-    """
-
-    __slots__ = ("_header", "_io", "charge", "data")
-
-    def __init__(
-        self,
-        io: ImageMediaIO,
-        data: bytes,
-        header: ImageHeader | None,
-        charge: DecodeCharge | None,
-    ) -> None:
-        self._io = io
-        self.data = data
-        self._header = header
-        self.charge = charge
-
-    def __call__(self) -> Any:
-        return self._load(...)
-
-    def finish(self, pixels: Pixels | None) -> Any:
-        return self._load(pixels)
-
-    def _load(self, pixels: Pixels | EllipsisType | None) -> Any:
-        prepared = _Prepared(self.data, self._header, decode=self, pixels=pixels)
-        with _prepared(prepared):
-            media = self._io.load_bytes(self.data)
-        if not prepared.is_used:
-            # A subclass decodes by itself: native code need not decode for it in vain.
-            self._io._decodes_itself = True
-        return media
-
-    def run(self, prepared: _Prepared) -> Any:
-        """Decode as `ImageMediaIO` does, from what `prepared` has already."""
-        prepared.is_used = True
-        rasterizer, header, pixels = self._io._rasterizer, self._header, prepared.pixels
-        if pixels is ...:
-            return rasterizer.rasterize(self.data, header, self._admit)
-        if pixels is None:
-            return rasterizer.rasterize_by_pillow(self.data, header, self._admit)
-        assert header is not None
-        self._admit(header.width, header.height)
-        return rasterizer.from_pixels(pixels)
-
-    @property
-    def scope(self) -> object:
-        # Without a header nothing says what this ref would refuse.
-        return None if self._header is None else type(self._io)
-
-    def native_request(self) -> DecodeRequest | None:
-        if self._io._decodes_itself:
-            return None
-        return self._io._rasterizer.native_request(self._header, self._reserve)
-
-    def adopt(self, media: Any) -> Any:
-        assert self._header is not None
-        self._io._rasterizer.check_format(self._header.format)
-        self._admit(self._header.width, self._header.height)
-        return self._io._rasterizer.copy(media)
-
-    def _reserve(self, width: int, height: int) -> None:
-        # Not for good: the job may be withdrawn.
-        self._io._check_pixels(width, height)
-        if self.charge is not None:
-            self.charge.reserve(self._io._decoded_bytes(self._header, width, height))
-
-    def _admit(self, width: int, height: int) -> None:
-        self._io._check_pixels(width, height)
-        if self.charge is not None:
-            self.charge.settle(self._io._decoded_bytes(self._header, width, height))

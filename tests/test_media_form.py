@@ -1,19 +1,20 @@
-"""Rasterizing: which decoder ran cannot be told from what comes out."""
+"""Forms of a decode: which decoder ran cannot be told from what comes out."""
 
 from __future__ import annotations
 
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from safelight import ImageMediaIO, MediaError
-from safelight.media import raster
+from safelight.media import decode
 
 MODES = ["RGB", "RGBA", "L"]
 
@@ -102,6 +103,46 @@ def test_an_image_may_be_drawn_on() -> None:
     assert image.resize((8, 8)).mode == "RGB"
 
 
+CHANGES: dict[str, Callable[[Image.Image], Any]] = {
+    "putpixel": lambda image: image.putpixel((1, 1), (9,) * len(image.getbands())),
+    "paste a color": lambda image: image.paste((7,) * len(image.getbands()), (2, 2, 9, 9)),
+    "paste an image": lambda image: image.paste(Image.new(image.mode, (3, 3)), (5, 5)),
+    "paste through a mask": lambda image: image.paste(
+        (7,) * len(image.getbands()), (0, 0, 4, 4), Image.new("L", (4, 4), 99)
+    ),
+    "putalpha": lambda image: image.putalpha(7),
+    "putdata": lambda image: image.putdata(
+        [(5,) * len(image.getbands()) if image.mode != "L" else 5] * 9
+    ),
+    "frombytes": lambda image: image.frombytes(image.tobytes()[::-1]),
+    "draw": lambda image: ImageDraw.Draw(image).line((0, 0, 30, 30)),
+    "thumbnail": lambda image: image.thumbnail((9, 9)),
+    "getexif": lambda image: image.getexif().tobytes(),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_image_is_changed_as_pillows_own(change: str, mode: str) -> None:
+    kept = ImageMediaIO(mode).load_bytes_ref(PAYLOADS["turned jpeg"])
+    outcomes = []
+    for decoder in ("native", "pillow"):
+        image = ImageMediaIO(mode, decoder=decoder).load_bytes(PAYLOADS["turned jpeg"])
+        before = image.copy()
+        outcomes.append((CHANGES[change](image), image.mode, image.size, image.tobytes()))
+        assert kept.decode().tobytes() == before.tobytes()
+        assert change == "getexif" or image != before
+    assert outcomes[0][1:] == outcomes[1][1:]
+
+
+def test_pixels_may_be_assigned_once_an_image_is_changed() -> None:
+    image = ImageMediaIO().load_bytes(PAYLOADS["jpeg"])
+    image.putpixel((0, 0), (1, 2, 3))
+    assert not image.readonly
+    image.load()[1, 0] = (4, 5, 6)
+    assert image.tobytes()[:6] == bytes([1, 2, 3, 4, 5, 6])
+
+
 @pytest.mark.parametrize(
     ("override", "native"),
     [
@@ -115,13 +156,13 @@ def test_the_environment_overrides_the_decoder(
     monkeypatch: pytest.MonkeyPatch, override: str, native: set[str]
 ) -> None:
     ran: set[str] = set()
-    real = raster.decode_image
+    real = decode.decode_image
 
     def decode_image(data: bytes, *args: Any, **kwargs: Any) -> Any:
         ran.add("PNG" if data.startswith(b"\x89PNG") else "JPEG")
         return real(data, *args, **kwargs)
 
-    monkeypatch.setattr(raster, "decode_image", decode_image)
+    monkeypatch.setattr(decode, "decode_image", decode_image)
     monkeypatch.setenv("SAFELIGHT_IMAGE_DECODER", override)
     for name in ("jpeg", "png"):
         ImageMediaIO().load_bytes(PAYLOADS[name])

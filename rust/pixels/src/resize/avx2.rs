@@ -13,9 +13,9 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-use super::weights::Axis;
+use super::weights::{Axis, LOW_BITS};
 use crate::Cancel;
-use crate::buffer::{try_filled, zeroed};
+use crate::buffer::zeroed;
 use crate::refusal::Refusal;
 
 /// Bytes of a vector.
@@ -24,8 +24,6 @@ const LANES: usize = 32;
 const HALF: usize = LANES / 2;
 /// Columns of the output that are made of one transposed tile, which stays in the first cache.
 const TILE: usize = 64;
-/// Bits of a weight's lower part.
-const LOW_BITS: i32 = 11;
 
 /// Whether this machine has the instructions.
 pub(super) fn is_available() -> bool {
@@ -37,20 +35,20 @@ pub(super) fn vertical(
     rows: &[u8],
     row_bytes: usize,
     axis: &Axis,
+    (output, input): (usize, usize),
     out: &mut [u8],
     cancel: &Cancel,
 ) -> Result<(), Refusal> {
     if row_bytes < LANES || !is_available() {
-        return super::plain::vertical(rows, row_bytes, axis, out, cancel);
+        return super::plain::vertical(rows, row_bytes, axis, (output, input), out, cancel);
     }
-    let pairs = Pairs::new(axis)?;
-    for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+    for (y, out) in (output..).zip(out.chunks_exact_mut(row_bytes)) {
         if y % HALF == 0 {
             cancel.check()?;
         }
-        let taps = &rows[axis.windows[y].start * row_bytes..];
+        let taps = &rows[(axis.windows[y].start - input) * row_bytes..];
         // SAFETY: the instructions are there.
-        unsafe { pairs.blend(taps, row_bytes, y, out) };
+        unsafe { sum(axis, y, taps, row_bytes, out) };
     }
     Ok(())
 }
@@ -76,7 +74,6 @@ pub(super) fn horizontal(
         .unwrap_or(0);
     let mut columns = zeroed((widest * channels).next_multiple_of(HALF) * LANES)?;
     let mut blended = zeroed((TILE * channels).next_multiple_of(HALF) * LANES)?;
-    let pairs = Pairs::new(axis)?;
     let strips = rows
         .chunks(row_bytes * LANES)
         .zip(out.chunks_mut(out_bytes * LANES));
@@ -91,7 +88,7 @@ pub(super) fn horizontal(
             for (x, place) in tile.clone().zip(blended.chunks_exact_mut(pixel)) {
                 let taps = &columns[(axis.windows[x].start - span.start) * pixel..];
                 // SAFETY: as above.
-                unsafe { pairs.blend(taps, pixel, x, place) };
+                unsafe { sum(axis, x, taps, pixel, place) };
             }
             let bytes = tile.start * channels..tile.end * channels;
             // SAFETY: as above.
@@ -101,69 +98,15 @@ pub(super) fn horizontal(
     Ok(())
 }
 
-/// The weights of an axis as multiply-adds take them: two of sixteen bits in each word.
-struct Pairs {
-    words: Vec<[i32; 2]>,
-    /// Where the words of each output sample end.
-    ends: Vec<usize>,
-    counts: Vec<usize>,
-    precision: u32,
-}
-
-impl Pairs {
-    fn new(axis: &Axis) -> Result<Self, Refusal> {
-        let outputs = axis.windows.len();
-        let mut ends = try_filled(outputs, 0)?;
-        let mut counts = try_filled(outputs, 0)?;
-        let mut total = 0;
-        for (window, (end, count)) in axis.windows.iter().zip(ends.iter_mut().zip(&mut counts)) {
-            total += window.count.div_ceil(2);
-            (*end, *count) = (total, window.count);
-        }
-        let mut words = try_filled(total, [0; 2])?;
-        let mut places = words.iter_mut();
-        for index in 0..outputs {
-            for (pair, place) in axis.weights(index).chunks(2).zip(&mut places) {
-                let pair = [pair[0], pair.get(1).copied().unwrap_or(0)];
-                *place = if is_wide(axis.precision) {
-                    let low = pair.map(|weight| weight & ((1 << LOW_BITS) - 1));
-                    [word(pair.map(|weight| weight >> LOW_BITS)), word(low)]
-                } else {
-                    [0, word(pair)]
-                };
-            }
-        }
-        Ok(Self {
-            words,
-            ends,
-            counts,
-            precision: axis.precision,
-        })
+/// `out` as the weighted sum that is output `index`, of rows `stride` apart.
+#[target_feature(enable = "avx2")]
+fn sum(axis: &Axis, index: usize, taps: &[u8], stride: usize, out: &mut [u8]) {
+    let (words, count) = (axis.pairs(index), axis.windows[index].count);
+    if axis.is_wide() {
+        blend::<true>(taps, stride, words, count, axis.precision, out);
+    } else {
+        blend::<false>(taps, stride, words, count, axis.precision, out);
     }
-
-    /// `out` as the weighted sum that is output `index`, of rows `stride` apart.
-    #[target_feature(enable = "avx2")]
-    fn blend(&self, taps: &[u8], stride: usize, index: usize, out: &mut [u8]) {
-        let end = self.ends[index];
-        let count = self.counts[index];
-        let words = &self.words[end - count.div_ceil(2)..end];
-        if is_wide(self.precision) {
-            blend::<true>(taps, stride, words, count, self.precision, out);
-        } else {
-            blend::<false>(taps, stride, words, count, self.precision, out);
-        }
-    }
-}
-
-/// Whether weights of so many bits may not fit sixteen: Pillow's precision. Torch's is 22 only
-/// where no weight is larger than 2^-7, and then two sums are right as well.
-fn is_wide(precision: u32) -> bool {
-    precision == 22
-}
-
-/// Two numbers of sixteen bits, the first one lower.
-fn word(pair: [i32; 2]) -> i32 {
-    (pair[1] << 16) | (pair[0] & 0xFFFF)
 }
 
 #[target_feature(enable = "avx2")]

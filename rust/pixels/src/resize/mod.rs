@@ -2,9 +2,9 @@
 //!
 //! Owns which passes run, in which order, and over which rows. Weights, the two passes and alpha
 //! are files of their own; the passes have a plain form and one with AVX2, which agree in every
-//! byte. Besides input and output a resize holds one intermediate picture (as wide as the output
-//! and as high as the rows it needs, or the other way around), 32 rows of columns, and the weights,
-//! about seven numbers for each sample of the longer side.
+//! byte. Besides input and output a resize holds the rows that 32 rows of output read (a whole
+//! intermediate picture where Pillow resizes down first), 32 rows of columns, and the weights, about
+//! ten numbers for each sample of the longer side.
 
 mod alpha;
 #[cfg(target_arch = "x86_64")]
@@ -131,6 +131,9 @@ pub fn resize(view: View<'_>, resize: &Resize, cancel: &Cancel) -> Result<Outcom
     }
 }
 
+/// Output rows of a band, and rows of the strips in which a band is resized across.
+const BAND: usize = 32;
+
 /// One axis: samples of the input, the edges of what is resized, samples of the output.
 #[derive(Clone, Copy)]
 struct Side {
@@ -210,30 +213,34 @@ impl Resize {
             horizontal(view.pixels, from, channels, &axis, &mut out, cancel)?;
             return Ok(out);
         }
-        let mut rows = self.axis(down)?;
+        let rows = self.axis(down)?;
         if !across.is_needed() {
             let mut out = zeroed(area(across.to, down.to, channels)?)?;
-            vertical(view.pixels, from * channels, &rows, &mut out, cancel)?;
+            vertical(
+                view.pixels,
+                from * channels,
+                &rows,
+                (0, 0),
+                &mut out,
+                cancel,
+            )?;
             return Ok(out);
         }
         let columns = self.axis(across)?;
         let mut out = zeroed(area(across.to, down.to, channels)?)?;
         if self.is_vertical_first(across, down) {
             let mut middle = zeroed(area(across.from, down.to, channels)?)?;
-            vertical(view.pixels, from * channels, &rows, &mut middle, cancel)?;
+            vertical(
+                view.pixels,
+                from * channels,
+                &rows,
+                (0, 0),
+                &mut middle,
+                cancel,
+            )?;
             horizontal(&middle, from, channels, &columns, &mut out, cancel)?;
         } else {
-            // Only the rows that the second pass will read.
-            let needed = rows.span(0, rows.windows.len());
-            for window in &mut rows.windows {
-                window.start -= needed.start;
-            }
-            let row_bytes = from * channels;
-            let input = &view.pixels[needed.start * row_bytes..][..needed.count * row_bytes];
-            let row_bytes = across.to as usize * channels;
-            let mut middle = zeroed(needed.count * row_bytes)?;
-            horizontal(input, from, channels, &columns, &mut middle, cancel)?;
-            vertical(&middle, row_bytes, &rows, &mut out, cancel)?;
+            banded(view, &columns, &rows, &mut out, cancel)?;
         }
         Ok(out)
     }
@@ -247,6 +254,50 @@ impl Resize {
     fn axis(&self, side: Side) -> Result<Axis, Refusal> {
         Axis::new(self.filter, self.rule, side.from, side.edges, side.to)
     }
+}
+
+/// Resize across and then down, a band of output rows at a time.
+///
+/// Only the rows that a band reads are there between the passes, so that they stay in the cache,
+/// and rows that the second pass never reads are not made.
+fn banded(
+    view: View<'_>,
+    columns: &Axis,
+    rows: &Axis,
+    out: &mut [u8],
+    cancel: &Cancel,
+) -> Result<(), Refusal> {
+    let from = view.width as usize;
+    let input_bytes = from * view.channels;
+    let row_bytes = columns.windows.len() * view.channels;
+    let count = rows.windows.len();
+    let bands = || (0..count).step_by(BAND).map(|y| y..count.min(y + BAND));
+    let spans = bands().map(|band| rows.span(band.start, band.end).count);
+    // Whole strips are resized ahead, as far as there are rows.
+    let room = spans.max().unwrap_or(0) + BAND;
+    let mut middle = zeroed(room * row_bytes)?;
+    // The rows of the input that `middle` holds.
+    let (mut first, mut end) = (0, 0);
+    for band in bands() {
+        let span = rows.span(band.start, band.end);
+        let kept = span.start.clamp(first, end);
+        middle.copy_within((kept - first) * row_bytes..(end - first) * row_bytes, 0);
+        first = kept;
+        if first == end {
+            (first, end) = (span.start, span.start);
+        }
+        let missing = (span.start + span.count).saturating_sub(end);
+        let more = missing
+            .next_multiple_of(BAND)
+            .min(view.height as usize - end);
+        let input = &view.pixels[end * input_bytes..][..more * input_bytes];
+        let place = &mut middle[(end - first) * row_bytes..][..more * row_bytes];
+        horizontal(input, from, view.channels, columns, place, cancel)?;
+        end += more;
+        let out = &mut out[band.start * row_bytes..band.end * row_bytes];
+        vertical(&middle, row_bytes, rows, (band.start, first), out, cancel)?;
+    }
+    Ok(())
 }
 
 /// Copy the nearest samples.
@@ -311,8 +362,8 @@ mod tests {
                         "{from} to {to}, {channels}, {filter:?} {rule:?}"
                     );
                     let row = others * channels;
-                    plain::vertical(&pixels, row, &axis, &mut expected, &cancel).unwrap();
-                    avx2::vertical(&pixels, row, &axis, &mut made, &cancel).unwrap();
+                    plain::vertical(&pixels, row, &axis, (0, 0), &mut expected, &cancel).unwrap();
+                    avx2::vertical(&pixels, row, &axis, (0, 0), &mut made, &cancel).unwrap();
                     assert!(
                         made == expected,
                         "{from} to {to}, {channels}, {filter:?} {rule:?}"

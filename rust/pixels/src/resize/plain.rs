@@ -33,19 +33,21 @@ pub(super) fn horizontal(
     Ok(())
 }
 
-/// Resize each column. `rows` and `out` are rows of `row_bytes`.
+/// Resize each column, rows of `row_bytes`: to `output` and what follows, from `rows`, which hold
+/// what the input has from its row `input` on.
 pub(super) fn vertical(
     rows: &[u8],
     row_bytes: usize,
     axis: &Axis,
+    (output, input): (usize, usize),
     out: &mut [u8],
     cancel: &Cancel,
 ) -> Result<(), Refusal> {
-    for (y, out) in out.chunks_exact_mut(row_bytes).enumerate() {
+    for (y, out) in (output..).zip(out.chunks_exact_mut(row_bytes)) {
         if y % ROWS_PER_CHECK == 0 {
             cancel.check()?;
         }
-        let taps = &rows[axis.windows[y].start * row_bytes..];
+        let taps = &rows[(axis.windows[y].start - input) * row_bytes..];
         blend(taps, row_bytes, axis.weights(y), axis.precision, out);
     }
     Ok(())

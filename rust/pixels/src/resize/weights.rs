@@ -24,6 +24,9 @@ pub(super) struct Window {
     pub(super) count: usize,
 }
 
+/// Bits of a wide weight's lower part.
+pub(super) const LOW_BITS: i32 = 11;
+
 /// The weights of one axis, in fixed point.
 #[derive(Debug)]
 pub(super) struct Axis {
@@ -31,6 +34,8 @@ pub(super) struct Axis {
     /// `stride` weights for each window, of which the first `count` are used.
     weights: Vec<i32>,
     stride: usize,
+    /// The same weights as multiply-adds of vectors take them; see [`Axis::pairs`].
+    pairs: Vec<[i32; 2]>,
     /// Bits behind the point of a weight.
     pub(super) precision: u32,
 }
@@ -88,12 +93,40 @@ impl Axis {
             let half = if *exact < 0.0 { -0.5 } else { 0.5 };
             *weight = (exact * one + half) as i32;
         }
+        let mut pairs = try_filled(outputs.saturating_mul(stride.div_ceil(2)), [0; 2])?;
+        let places = pairs.chunks_mut(stride.div_ceil(2));
+        for (weights, places) in weights.chunks(stride).zip(places) {
+            for (pair, place) in weights.chunks(2).zip(places) {
+                let pair = [pair[0], pair.get(1).copied().unwrap_or(0)];
+                *place = if is_wide(precision) {
+                    let low = pair.map(|weight| weight & ((1 << LOW_BITS) - 1));
+                    [word(pair.map(|weight| weight >> LOW_BITS)), word(low)]
+                } else {
+                    [0, word(pair)]
+                };
+            }
+        }
         Ok(Self {
             windows,
             weights,
             stride,
+            pairs,
             precision,
         })
+    }
+
+    /// The weights of one output sample by twos, each of sixteen bits, the first one lower.
+    ///
+    /// A weight `w` that may be wider goes as `w = high * 2^LOW_BITS + low`: a word of high parts
+    /// and one of low parts. Others have all in the second word.
+    pub(super) fn pairs(&self, index: usize) -> &[[i32; 2]] {
+        let first = index * self.stride.div_ceil(2);
+        &self.pairs[first..first + self.windows[index].count.div_ceil(2)]
+    }
+
+    /// Whether a weight may not fit sixteen bits.
+    pub(super) fn is_wide(&self) -> bool {
+        is_wide(self.precision)
     }
 
     /// The weights of one output sample.
@@ -110,6 +143,17 @@ impl Axis {
             count: (end.start + end.count).saturating_sub(start.start),
         }
     }
+}
+
+/// Pillow's precision. Torch's is 22 only where no weight is larger than 2^-7, and then two parts
+/// are right as well.
+fn is_wide(precision: u32) -> bool {
+    precision == 22
+}
+
+/// Two numbers of sixteen bits, the first one lower.
+fn word(pair: [i32; 2]) -> i32 {
+    (pair[1] << 16) | (pair[0] & 0xFFFF)
 }
 
 /// The most bits behind the point with which `largest` fits sixteen bits.

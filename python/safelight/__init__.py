@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         MultiModalInputs,
         ProcessingInfo,
         ProcessorInputs,
+        image_processor,
     )
     from safelight.ref import MediaRef
     from safelight.renderer import RenderedChat, RenderedItem, Renderer
@@ -95,7 +96,7 @@ _LAZY = {
         "parse": "ImageEmbeddingItems ImageProcessorItems ModalityDataItems MultiModalDataItems "
         "MultiModalDataParser",
         "processing": "MULTIMODAL_REGISTRY BaseMultiModalProcessor MultiModalApplyState "
-        "MultiModalInputs ProcessingInfo ProcessorInputs",
+        "MultiModalInputs ProcessingInfo ProcessorInputs image_processor",
         "pool": "MediaPool PoolStats media_pool",
         "ref": "MediaRef",
         "renderer": "RenderedChat RenderedItem Renderer",
@@ -164,6 +165,7 @@ __all__ = [
     "error_body",
     "features",
     "http_status",
+    "image_processor",
     "media_pool",
     "probe",
     "probe_files",

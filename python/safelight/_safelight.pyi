@@ -1,7 +1,7 @@
 """The compiled part of safelight, held to the binary by stubtest. One section a noun."""
 
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Generic, ParamSpec, Self, TypeVar, final
 
@@ -373,6 +373,39 @@ class Pixels:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[Any, Any]: ...
+
+@final
+class ImageProcessor:
+    """An image processor with all of its settings, of one of transformers' backends."""
+
+    def __new__(
+        cls,
+        geometry: Mapping[str, Any],
+        filter: str,
+        backend: str,
+        rescale_factor: float | None,
+        mean_and_std: tuple[tuple[float, ...], tuple[float, ...]] | None,
+    ) -> Self: ...
+    def layout(
+        self, width: int, height: int
+    ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int] | None]:
+        """Return the resized size, the size that is kept, and the grid of patches."""
+
+    def process(self, images: Sequence[tuple[Any, int, int]], form: str) -> Pixels:
+        """Process RGB images, each with its width and height, into one buffer."""
+
+    def expand(self, levels: Any, is_single: bool) -> Pixels:
+        """Return the floats of uint8 outputs; those of a single form are repeated."""
+
+def resize(
+    levels: Any,
+    shape: tuple[int, int, int],
+    size: tuple[int, int],
+    filter: str,
+    backend: str,
+    region: tuple[float, float, float, float] | None = None,
+) -> Pixels:
+    """Resize packed uint8 pixels of `shape` (rows, columns, channels) as Pillow or torch does."""
 
 @final
 class DecodeRequest:

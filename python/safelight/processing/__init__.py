@@ -2,6 +2,7 @@
 
 from safelight.inputs import PromptUpdateDetails
 from safelight.processing.info import ProcessingInfo
+from safelight.processing.native import image_processor
 from safelight.processing.processor import BaseMultiModalProcessor
 from safelight.processing.prompt_updates import PromptReplacement
 from safelight.processing.registry import MULTIMODAL_REGISTRY
@@ -19,4 +20,5 @@ __all__ = [
     "PromptReplacement",
     "PromptUpdateDetails",
     "TimingContext",
+    "image_processor",
 ]

@@ -14,6 +14,7 @@ pub mod exif;
 pub mod flight;
 pub mod fork;
 pub mod key;
+pub mod layout;
 pub mod limits;
 pub mod lru;
 pub mod pool;

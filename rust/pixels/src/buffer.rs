@@ -70,3 +70,13 @@ pub(crate) fn area(width: u32, height: u32, unit: usize) -> Result<usize, Refusa
         .filter(|&bytes| isize::try_from(bytes).is_ok())
         .ok_or_else(|| Declined("too large").into())
 }
+
+/// A vector of `len` copies of `value`.
+pub(crate) fn try_filled<T: Clone>(len: usize, value: T) -> Result<Vec<T>, Refusal> {
+    let mut values = Vec::new();
+    values
+        .try_reserve_exact(len)
+        .map_err(|_| Declined("out of memory"))?;
+    values.resize(len, value);
+    Ok(values)
+}

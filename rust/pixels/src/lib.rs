@@ -1,7 +1,8 @@
-//! Image decoders whose result equals Pillow's, byte for byte.
+//! Image decoders whose result equals Pillow's, and image processors whose result equals
+//! transformers', byte for byte.
 //!
-//! Owns the pixels: one decoder a format, Pillow's modes and their conversions, and turning
-//! upright. A file is decoded only where equality with Pillow is proven; for everything else,
+//! Owns the pixels: one decoder a format, Pillow's modes and their conversions, turning upright,
+//! and what makes a model's input of a picture: resize, patches, and tables of floats. A file is decoded only where equality with Pillow is proven; for everything else,
 //! damaged files above all, the answer is [`Outcome::Declined`] and Pillow has the last word. The
 //! only crate with C or SIMD; must never know of Python, nor do more work than the limits allow.
 
@@ -10,10 +11,14 @@ mod convert;
 mod decode;
 mod features;
 mod mode;
+mod patchify;
 mod picture;
+mod process;
 mod refusal;
 mod request;
+mod resize;
 mod spare;
+mod table;
 mod turn;
 
 pub use safelight_core::cancel::Cancel;
@@ -23,11 +28,12 @@ pub use decode::{Header, has_too_many_scans, header, too_many_scans};
 pub use features::{libraries, vector_instructions};
 pub use mode::Mode;
 pub use picture::{Palette, Picture, Transparency};
+pub use process::{Form, Processor};
 pub use refusal::Declined;
 pub use request::{Request, Target};
+pub use resize::{Filter, Resize, Rule, View, resize};
 pub use spare::recycle;
-
-use refusal::Refusal;
+pub use table::{Channels, Normalization, Table};
 
 /// What became of a request.
 #[derive(Debug)]
@@ -54,8 +60,6 @@ pub fn decode(data: &[u8], request: &Request, cancel: &Cancel) -> Result<Outcome
     }
     match decode::decode(data, request, cancel) {
         Ok(picture) => Ok(Outcome::Decoded(picture)),
-        Err(Refusal::Declined(reason)) => Ok(Outcome::Declined(reason)),
-        Err(Refusal::Cancelled) => Ok(Outcome::Cancelled),
-        Err(Refusal::Failed(error)) => Err(error),
+        Err(refusal) => refusal.into_outcome(),
     }
 }

@@ -5,6 +5,8 @@
 use safelight_core::Error;
 use safelight_core::cancel::Cancelled;
 
+use crate::Outcome;
+
 /// Why a file is left to Pillow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Declined(pub &'static str);
@@ -18,6 +20,23 @@ pub(crate) enum Refusal {
     Failed(Error),
     /// The decode was asked to stop.
     Cancelled,
+}
+
+impl Refusal {
+    /// What the public functions answer.
+    pub(crate) fn into_outcome(self) -> Result<Outcome, Error> {
+        match self {
+            Self::Declined(reason) => Ok(Outcome::Declined(reason)),
+            Self::Cancelled => Ok(Outcome::Cancelled),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl From<Cancelled> for Refusal {

@@ -20,6 +20,7 @@ mod payload;
 mod pixels;
 mod pool;
 mod probe;
+mod process;
 mod spec;
 
 /// The compiled part of safelight.
@@ -47,6 +48,8 @@ mod _safelight {
     };
     #[pymodule_export]
     use crate::probe::{ImageHeader, NeedMoreBytes, probe, probe_files, probe_prefix};
+    #[pymodule_export]
+    use crate::process::{PyImageProcessor, py_resize};
     #[pymodule_export]
     use crate::spec::PyCanonicalSpec;
 

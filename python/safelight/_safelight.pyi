@@ -389,13 +389,18 @@ class ImageProcessor:
     def layout(
         self, width: int, height: int
     ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int] | None]:
-        """Return the resized size, the size that is kept, and the grid of patches."""
+        """Columns and rows of an image after its resize, those that are kept, and its grid of rows
+        and columns of patches, if it is one.
+        """
 
     def process(self, images: Sequence[tuple[Any, int, int]], form: str) -> Pixels:
-        """Process RGB images, each with its width and height, into one buffer."""
+        """Process RGB images, each with its width and height, into one buffer.
+
+        `form` is ``"float"``, ``"uint8"``, or ``"single"`` for uint8 without copies of patches.
+        """
 
     def expand(self, levels: Any, is_single: bool) -> Pixels:
-        """Return the floats of uint8 outputs; those of a single form are repeated."""
+        """The floats of uint8 outputs; those of a single form are repeated as its geometry says."""
 
 def resize(
     levels: Any,

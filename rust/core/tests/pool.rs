@@ -299,14 +299,14 @@ fn a_panic_ends_its_own_job_only() {
 
 #[test]
 fn a_waker_that_panics_costs_the_others_nothing() {
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let flight = flight(|_| ());
     flight.watch(Waker::One(Box::new(|| {
         std::panic::resume_unwind(Box::new(()))
     })));
-    flight.watch(Waker::One(Box::new(move || told.send(()).unwrap())));
+    flight.watch(Waker::One(Box::new(move || sender.send(()).unwrap())));
     assert!(flight.run());
-    hears.recv_timeout(LONG).unwrap();
+    receiver.recv_timeout(LONG).unwrap();
 }
 
 #[test]

@@ -48,11 +48,11 @@ pub(crate) trait Codec<'a>: Sized {
     /// Read the header. Everything that makes Pillow refuse the file at open is declined here.
     fn open(data: &'a [u8]) -> Result<Self, Refusal>;
 
-    /// Hear of the target before the plan is made. A decoder that can write it at no more cost,
+    /// Take note of the target before the plan is made. A decoder that can write it at no more cost,
     /// with the result of Pillow's conversion, takes its mode for its own.
     fn aim(&mut self, _target: Target) {}
 
-    /// Hear of the scale, once the limits were judged by the full size. Only a format that Pillow
+    /// Take note of the scale, once the limits were judged by the full size. Only a format that Pillow
     /// decodes smaller heeds it.
     fn shrink(&mut self, _scale: u8) {}
 

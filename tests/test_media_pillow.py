@@ -230,3 +230,21 @@ def test_pillow_is_run_once_more_for_what_native_code_declines_only() -> None:
         "ImageMediaIO(None).load_bytes(png('RGB')); assert name in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
+
+
+def test_threads_and_forks_find_it_whole() -> None:
+    program = (
+        "import io, os, sys, threading; from PIL import Image; from safelight import ImageMediaIO\n"
+        "buffer = io.BytesIO(); Image.new('RGB', (9, 9), 'red').save(buffer, 'TGA')\n"
+        "gate, done = threading.Barrier(8), []\n"
+        "def decode():\n"
+        "    gate.wait(30); done.append(ImageMediaIO().load_bytes(buffer.getvalue()).size)\n"
+        "threads = [threading.Thread(target=decode) for _ in range(8)]\n"
+        "[thread.start() for thread in threads]; [thread.join(40) for thread in threads]\n"
+        "assert done == [(9, 9)] * 8, done\n"
+        "child = os.fork() if hasattr(os, 'fork') else 0\n"
+        "assert ImageMediaIO().load_bytes(buffer.getvalue()).size == (9, 9)\n"
+        "if not child: os._exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=50)

@@ -41,7 +41,6 @@ _MAX_SPARE_PIXELS = 1 << 20
 # Plug-ins that allocate what no header of Pillow's tells, a canvas or a stream: only after ours.
 _NEED_HEADER = frozenset(("AVIF", "WEBP"))
 
-
 # The limit that Pillow has of itself, whatever the process has made of it.
 _PILLOWS_MAX_PIXELS = 2 * 89_478_485
 

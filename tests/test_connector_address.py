@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from safelight.connector.address import is_allowed_address, is_canonical_or_no_ipv4
@@ -258,6 +258,7 @@ def test_a_redirect_may_be_relative(location, host, target):
 
 
 @given(st.text(st.sampled_from("aB1.:/?@\\%25[]{}<>|^`'\"()!$&*+,;=~_- é€"), max_size=12))
+@example(";?")
 def test_a_redirect_is_escaped_as_a_first_hop_is(text):
     base = parse_http_url("http://a.example/x")
     path = f"/p{text}q"

@@ -11,7 +11,7 @@ from safelight import (
     PayloadTooLargeError,
     TransientFetchError,
 )
-from safelight.connector.download import Download, FetchPolicy, Validator
+from safelight.connector.download import Download, FetchPolicy
 from safelight.connector.http_url import AllowedDomains, parse_http_url
 
 URL = "http://a.example/x"
@@ -98,7 +98,7 @@ def test_an_unannounced_body_is_charged_as_it_comes():
 
 def test_a_tag_is_sent_on_the_way_that_led_to_it_only():
     fetch = download()
-    fetch.validate(Validator(b'"t"', ("a.example", "b.example")))
+    fetch.validate(b'"t"', ("a.example", "b.example"))
     assert b"If-None-Match" not in dict(fetch.headers)
     with pytest.raises(FetchRefusedError):
         fetch.receive_head(304, [])

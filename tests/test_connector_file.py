@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from safelight import DownloadBudget
+from safelight.budget import Charge
 from safelight.connector.file_url import FileRoot
 from safelight.errors import (
     BlockedURLError,
@@ -25,10 +27,10 @@ pytestmark = pytest.mark.timeout(20)
 
 
 def read(files: FileRoot, url: str, max_bytes: int = 100) -> bytes:
-    with files.open(url, max_bytes) as file:
-        data = file.read()
-        assert len(data) == file.nbytes
-        return data
+    charge = Charge(DownloadBudget(1 << 50))
+    data = files.read(url, max_bytes, charge)
+    assert len(data) == charge.held_bytes
+    return data
 
 
 @pytest.fixture

@@ -267,6 +267,24 @@ def test_decoders_of_others_are_asked_for_each(load: Load) -> None:
     assert ref.decode() == b"text/x ####"
 
 
+def test_a_decoder_that_fails_for_all_at_once_loses_no_charge(load: Load) -> None:
+    class Failing(Bytes):
+        def load_bytes_refs(self, payloads: Any) -> Any:
+            raise ValueError("of the decoder")
+
+    budget = DownloadBudget(1 << 20)
+    urls = [data_url(b"one"), data_url(b"two")]
+    results = load(MediaConnector(download_budget=budget), urls, Failing())
+    assert [type(result) for result in results] == [MediaError] * 2
+    with pytest.raises(MediaError):
+        MediaConnector(download_budget=budget).load_from_url(urls[0], Failing())
+    assert budget.used_bytes == 0
+
+
+def test_no_decoder_is_no_ref() -> None:
+    assert MediaConnector().load_refs_from_url(data_url(b"one"), []) == []
+
+
 def test_a_subclass_is_asked_for_each_ref(load: Load) -> None:
     class Watermarked(ImageMediaIO):
         def load_bytes_ref(self, data: bytes) -> MediaRef[Any]:

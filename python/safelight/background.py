@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["hand_over", "is_background_thread", "run_in_background"]
+__all__ = ["is_background_thread", "run_in_background"]
 
 T = TypeVar("T")
 
@@ -78,13 +78,13 @@ class _BackgroundLoop:
         self._is_closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        outcome: Future[T] = Future()
+        result: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
 
         def start() -> None:
             task = loop.create_task(coroutine)
             tasks.append(task)
-            task.add_done_callback(partial(hand_over, outcome=outcome))
+            task.add_done_callback(partial(_hand_over, result=result))
 
         try:
             loop = self._start()
@@ -93,11 +93,11 @@ class _BackgroundLoop:
             coroutine.close()
             raise
         try:
-            return outcome.result()
+            return result.result()
         except BaseException:
-            if not outcome.done():
+            if not result.done():
                 loop.call_soon_threadsafe(lambda: tasks[0].cancel())  # noqa: PLW0108 - not there yet
-                wait([outcome])
+                wait([result])
             raise
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -119,15 +119,15 @@ class _BackgroundLoop:
             thread.end()
 
 
-def hand_over(task: asyncio.Task[T], outcome: Future[T]) -> None:
-    """Make the result of `task`, which is done, that of `outcome`, which other threads await."""
+def _hand_over(task: asyncio.Task[T], result: Future[T]) -> None:
+    """Make the result of `task`, which is done, that of `result`, which other threads await."""
     if task.cancelled():
-        outcome.cancel()
-        outcome.set_running_or_notify_cancel()
+        result.cancel()
+        result.set_running_or_notify_cancel()
     elif (error := task.exception()) is not None:
-        outcome.set_exception(error)
+        result.set_exception(error)
     else:
-        outcome.set_result(task.result())
+        result.set_result(task.result())
 
 
 _background = _BackgroundLoop()

@@ -7,52 +7,39 @@ library's ``is_global`` alone is not enough: it knows nothing of embedded IPv4 a
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 __all__ = ["is_allowed_address", "is_canonical_or_no_ipv4"]
 
 # IANA special-purpose registries (RFC 6890 and its updates), as of 2026.
-_PRIVATE_V4 = tuple(
-    IPv4Network(network)
-    for network in (
-        "10.0.0.0/8",  # RFC 1918
-        "127.0.0.0/8",  # loopback
-        "172.16.0.0/12",  # RFC 1918
-        "192.168.0.0/16",  # RFC 1918
-    )
+_PRIVATE = (
+    ip_network("10.0.0.0/8"),  # RFC 1918
+    ip_network("127.0.0.0/8"),  # loopback
+    ip_network("172.16.0.0/12"),  # RFC 1918
+    ip_network("192.168.0.0/16"),  # RFC 1918
+    ip_network("::1/128"),  # loopback
+    ip_network("fc00::/7"),  # unique local
 )
-_SHUT_V4 = tuple(
-    IPv4Network(network)
-    for network in (
-        "0.0.0.0/8",  # "this network"; 0.0.0.0 reaches the local host
-        "100.64.0.0/10",  # carrier-grade NAT; holds a cloud's metadata service (100.100.100.200)
-        "168.63.129.16/32",  # a cloud's host agent, on a public address
-        "169.254.0.0/16",  # link-local: cloud metadata
-        "192.0.0.0/24",  # IETF protocol assignments; holds a cloud's metadata service (192.0.0.192)
-        "192.0.2.0/24",  # documentation
-        "192.88.99.0/24",  # 6to4 relays, deprecated
-        "198.18.0.0/15",  # benchmarking
-        "198.51.100.0/24",  # documentation
-        "203.0.113.0/24",  # documentation
-        "224.0.0.0/4",  # multicast
-        "240.0.0.0/4",  # reserved, and limited broadcast
-    )
+_SHUT = (
+    ip_network("0.0.0.0/8"),  # "this network"; 0.0.0.0 reaches the local host
+    ip_network("100.64.0.0/10"),  # carrier-grade NAT; holds a metadata service (100.100.100.200)
+    ip_network("168.63.129.16/32"),  # a cloud's host agent, on a public address
+    ip_network("169.254.0.0/16"),  # link-local: cloud metadata
+    ip_network("192.0.0.0/24"),  # IETF protocol assignments; holds a metadata service (192.0.0.192)
+    ip_network("192.0.2.0/24"),  # documentation
+    ip_network("192.88.99.0/24"),  # 6to4 relays, deprecated
+    ip_network("198.18.0.0/15"),  # benchmarking
+    ip_network("198.51.100.0/24"),  # documentation
+    ip_network("203.0.113.0/24"),  # documentation
+    ip_network("224.0.0.0/4"),  # multicast
+    ip_network("240.0.0.0/4"),  # reserved, and limited broadcast
+    ip_network("2001::/23"),  # IETF protocol assignments: Teredo, ORCHID, benchmarking
+    ip_network("2001:db8::/32"),  # documentation
+    ip_network("3fff::/20"),  # documentation
+    ip_network("fd00:ec2::254/128"),  # a cloud's metadata service, in unique local space
+    ip_network("fd20:ce::254/128"),  # a cloud's metadata service, in unique local space
 )
-_GLOBAL_V6 = IPv6Network("2000::/3")  # all that is assigned as global unicast
-_PRIVATE_V6 = (
-    IPv6Network("::1/128"),  # loopback
-    IPv6Network("fc00::/7"),  # unique local
-)
-_SHUT_V6 = tuple(
-    IPv6Network(network)
-    for network in (
-        "2001::/23",  # IETF protocol assignments: Teredo, ORCHID, benchmarking
-        "2001:db8::/32",  # documentation
-        "3fff::/20",  # documentation
-        "fd00:ec2::254/128",  # a cloud's metadata service, in unique local space
-        "fd20:ce::254/128",  # a cloud's metadata service, in unique local space
-    )
-)
+_GLOBAL_V6 = ip_network("2000::/3")  # all that is assigned as global unicast
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _6TO4 = IPv6Network("2002::/16")
@@ -71,15 +58,13 @@ def is_allowed_address(address: str, *, allow_private: bool) -> bool:
     except ValueError:
         return False
     unwrapped = _unwrap(parsed)
-    if isinstance(unwrapped, IPv4Address):
-        if any(unwrapped in network for network in _PRIVATE_V4):
-            return allow_private
-        return not any(unwrapped in network for network in _SHUT_V4)
-    if unwrapped.scope_id is not None or any(unwrapped in network for network in _SHUT_V6):
+    if isinstance(unwrapped, IPv6Address) and unwrapped.scope_id is not None:
         return False
-    if any(unwrapped in network for network in _PRIVATE_V6):
+    if any(unwrapped in network for network in _SHUT):
+        return False
+    if any(unwrapped in network for network in _PRIVATE):
         return allow_private
-    return unwrapped in _GLOBAL_V6
+    return isinstance(unwrapped, IPv4Address) or unwrapped in _GLOBAL_V6
 
 
 def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

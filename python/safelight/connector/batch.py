@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from safelight.background import hand_over
-from safelight.budget import DownloadBudget
-from safelight.connector.data_url import DataURL, check_size, scheme_of, split_data_url
-from safelight.connector.refs import load_base64_refs, result_of
+from safelight.connector.data_url import scheme_of
+from safelight.connector.refs import raise_or_return, result_of
 from safelight.errors import SafelightError
 from safelight.pool import media_pool
 from safelight.ref import MediaRef
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "batch_of", "in_batch"]
 
 T = TypeVar("T")
-
-# Of a text's middle and end. Two texts that agree in these and in their length are compared whole.
-_SAMPLE = 48
 
 
 class Batch:
@@ -46,8 +40,9 @@ class Batch:
         connector: Whose call it is.
         urls: Its URLs, of any scheme.
         media_io: Its decoder.
-        max_bytes: Cap on the payload of a ``data:`` URL.
-        budget: What each ``data:`` URL is charged to, unless it fails.
+        load_data: Brings refs to ``data:`` URLs, which it charges in their order.
+        refund: Gives back the charge of a ``data:`` URL.
+        loop: Where it is awaited; None where it is not.
     """
 
     def __init__(
@@ -56,177 +51,83 @@ class Batch:
         urls: Sequence[str],
         media_io: MediaIO[Any],
         *,
-        max_bytes: int,
-        budget: DownloadBudget | None,
+        load_data: Callable[[Sequence[str]], list[list[MediaRef[Any]] | Exception]],
+        refund: Callable[[str], None],
+        loop: asyncio.AbstractEventLoop | None,
     ) -> None:
-        self.connector = connector
-        self.media_io = media_io
+        self.caller = (connector, media_io, loop)
+        self._media_io = media_io
+        # What has the same identity is the same text: hashing one costs as much as decoding it.
         self._data_urls = [url for url in urls if _is_data_url(url)]
-        self._max_bytes = max_bytes
-        self._budget = budget
-        self._texts = _Texts()
-        self._flights: dict[str, Future[Any]] = {}
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._data: dict[int, deque[MediaRef[Any] | Exception]] = defaultdict(deque)
+        self._is_loaded = False
+        self._load_data = load_data
+        self._refund = refund
+        self._results: dict[str, MediaRef[Any] | Exception] = {}
+        self._tasks: dict[str, asyncio.Future[Any]] = {}
 
     def load(self, url: str, load: Callable[[], MediaRef[T]]) -> MediaRef[T]:
         """Return a ref to what is at `url`; `load` is called for the first of equal ones."""
         if _is_data_url(url):
-            self._fly("data:", self._load_data)[0].result()
+            self._load_all_data()
             return self._take(url) or load()
-        flight, is_first = self._fly(url, load)
-        with _own_exception(is_first):
-            return self._own_media(flight.result(), is_first)
+        if is_first := url not in self._results:
+            self._results[url] = result_of(load)
+        return self._share(self._results[url], is_first)
 
     async def load_async(self, url: str, load: Callable[[], Awaitable[MediaRef[T]]]) -> MediaRef[T]:
         """As `load`, with nothing of size on the event loop."""
         if _is_data_url(url):
-            run_async = media_pool().run_async
-            await _result(self._start("data:", lambda: run_async(self._load_data))[0])
+            await self._join("data:", lambda: media_pool().run_async(self._load_all_data))
             return self._take(url) or await load()
-        flight, is_first = self._start(url, load)
-        with _own_exception(is_first):
-            return self._own_media(await _result(flight), is_first)
+        is_first = url not in self._tasks
+        try:
+            result: MediaRef[T] | Exception = await self._join(url, load)
+        except Exception as error:  # noqa: BLE001 - raised again, to each caller as its own
+            result = error
+        return self._share(result, is_first)
 
-    def _own_media(self, ref: MediaRef[T], is_first: bool) -> MediaRef[T]:
-        return ref if is_first else ref.map(self.media_io.copy)
-
-    def _fly(self, key: str, load: Callable[[], T]) -> tuple[Future[T], bool]:
-        """Return what the first call for `key` came to, and whether this is it."""
-        mine: Future[T] = Future()
-        flight = self._flights.setdefault(key, mine)
-        if flight is mine:
-            try:
-                flight.set_result(load())
-            except BaseException as error:  # noqa: BLE001 - raised again by whoever asks
-                flight.set_exception(error)
-        return flight, flight is mine
-
-    def _start(self, key: str, load: Callable[[], Awaitable[T]]) -> tuple[Future[T], bool]:
-        """As `_fly`, without waiting for it."""
-        mine: Future[T] = Future()
-        flight = self._flights.setdefault(key, mine)
-        if flight is mine:
+    async def _join(self, key: str, load: Callable[[], Awaitable[T]]) -> T:
+        if key not in self._tasks:
             # A task of its own: whoever asked first may be cancelled while others wait.
-            task = asyncio.ensure_future(load())
-            self._tasks.append(task)
-            task.add_done_callback(partial(hand_over, outcome=flight))
-        return flight, flight is mine
+            self._tasks[key] = asyncio.ensure_future(load())
+        result: T = await asyncio.shield(self._tasks[key])
+        return result
 
-    def _load_data(self) -> None:
-        """Load all ``data:`` URLs, which are charged in the order of the call."""
-        for url in self._data_urls:
-            text = self._texts.add(url)
-            parts = result_of(self._admit, url)
-            text.results.append(parts)
-            if isinstance(parts, DataURL):
-                text.parts = parts
-        texts = [(text, text.parts) for text in self._texts.all if text.parts is not None]
-        slices = [(parts.media_type, text.url[parts.start :]) for text, parts in texts]
-        refs = load_base64_refs([self.media_io], slices)
-        for (text, parts), (ref,) in zip(texts, refs, strict=True):
-            is_taken = False
-            for number, result in enumerate(text.results):
-                if isinstance(result, DataURL):
-                    text.results[number] = ref
-                    if isinstance(ref, Exception):
-                        self._refund(parts.nbytes)
-                    elif is_taken:
-                        text.results[number] = ref.map(self.media_io.copy)
-                    is_taken = True
+    def _share(self, result: MediaRef[T] | Exception, is_first: bool) -> MediaRef[T]:
+        if isinstance(result, SafelightError) and not is_first:
+            raise copy.copy(result) from result
+        ref = raise_or_return(result)
+        return ref if is_first else ref.map(self._media_io.copy)
 
-    def _admit(self, url: str) -> DataURL:
-        parts = split_data_url(url)
-        check_size(parts.nbytes, self._max_bytes)
-        if self._budget is not None:
-            self._budget.charge(parts.nbytes)
-        return parts
-
-    def _refund(self, nbytes: int) -> None:
-        if self._budget is not None:
-            self._budget.refund(nbytes)
+    def _load_all_data(self) -> None:
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        for url, result in zip(self._data_urls, self._load_data(self._data_urls), strict=True):
+            self._data[id(url)].append(result if isinstance(result, Exception) else result[0])
 
     def _take(self, url: str) -> MediaRef[Any] | None:
         """Return the next ref of `url`; None where the call has no more of it."""
-        text = self._texts.find(url)
-        result = text.results.popleft() if text is not None and text.results else None
-        if isinstance(result, Exception):
-            raise result
-        return result
+        results = self._data.get(id(url))
+        return raise_or_return(results.popleft()) if results else None
 
     async def close(self) -> None:
         """End what nobody waits for any more."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self.settle()
 
     def settle(self) -> None:
         """Give back the charges of what nobody has taken."""
-        for text in self._texts.all:
-            while text.results:
-                if isinstance(text.results.pop(), MediaRef) and text.parts is not None:
-                    self._refund(text.parts.nbytes)
-
-
-class _Text:
-    """One of the different ``data:`` URLs, and what each of its equals gets, in order."""
-
-    __slots__ = ("parts", "results", "url")
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.parts: DataURL | None = None
-        self.results: deque[Any] = deque()
-
-
-class _Texts:
-    """The different texts, in the order in which they came."""
-
-    __slots__ = ("_alike", "_others", "all")
-
-    def __init__(self) -> None:
-        self.all: list[_Text] = []
-        # Not by the text itself: hashing a str costs as much as hashing what it holds. Only where
-        # others agree in the sample, so that nobody can have each text compared with all.
-        self._alike: dict[tuple[int, str, str], _Text] = {}
-        self._others: dict[str, _Text] = {}
-
-    def find(self, url: str) -> _Text | None:
-        text = self._alike.get(_sample(url))
-        return text if text is None or text.url == url else self._others.get(url)
-
-    def add(self, url: str) -> _Text:
-        text = self.find(url)
-        if text is None:
-            text = _Text(url)
-            self.all.append(text)
-            if self._alike.setdefault(_sample(url), text) is not text:
-                self._others[url] = text
-        return text
+        for url in self._data_urls:
+            if isinstance(result_of(self._take, url), MediaRef):
+                self._refund(url)
 
 
 def _is_data_url(url: object) -> bool:
     return isinstance(url, str) and scheme_of(url) == "data"
-
-
-def _sample(url: str) -> tuple[int, str, str]:
-    middle = len(url) // 2
-    return (len(url), url[middle : middle + _SAMPLE], url[-_SAMPLE:])
-
-
-async def _result(flight: Future[T]) -> T:
-    return await asyncio.shield(asyncio.wrap_future(flight))
-
-
-@contextmanager
-def _own_exception(is_first: bool) -> Iterator[None]:
-    """Raise a copy of an error that others get too."""
-    try:
-        yield
-    except SafelightError as error:
-        if is_first:
-            raise
-        raise copy.copy(error) from error
 
 
 _current: ContextVar[Batch | None] = ContextVar("connector_batch", default=None)
@@ -242,10 +143,12 @@ def in_batch(batch: Batch) -> Iterator[Batch]:
         _current.reset(token)
 
 
-def batch_of(connector: object, url: object, media_io: object) -> Batch | None:
+def batch_of(
+    connector: object, url: object, media_io: object, loop: asyncio.AbstractEventLoop | None
+) -> Batch | None:
     """Return the batch that a call of `connector`'s hook belongs to."""
     batch = _current.get()
-    if batch is None or batch.connector is not connector or batch.media_io is not media_io:
-        return None
     # What is no text is refused one by one.
-    return batch if isinstance(url, str) else None
+    if batch is None or not isinstance(url, str):
+        return None
+    return batch if all(map(is_, batch.caller, (connector, media_io, loop))) else None

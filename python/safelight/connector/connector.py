@@ -9,27 +9,30 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from safelight.background import run_in_background
 from safelight.budget import Charge, DecodedBudget, DownloadBudget
 from safelight.connector.batch import Batch, batch_of, in_batch
-from safelight.connector.data_url import check_size, scheme_of, split_data_url
+from safelight.connector.data_url import scheme_of, split_data_url
 from safelight.connector.disk_cache import get_disk_cache
+from safelight.connector.download import FetchPolicy
 from safelight.connector.file_url import FileRoot
-from safelight.connector.http_url import AllowedDomains, get_allowed_domains
-from safelight.connector.refs import load_base64_refs, load_refs, result_of
+from safelight.connector.http_fetch import HTTPFetch
+from safelight.connector.http_url import AllowedDomains, get_allowed_domains, parse_http_url
+from safelight.connector.refs import load_data_refs, load_refs, raise_or_return, result_of
 from safelight.connector.registry import MEDIA_CONNECTOR_REGISTRY
 from safelight.errors import BlockedURLError, ConfigurationError, FetchError, RequestError
 from safelight.pool import media_pool
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
-    from safelight.connector.http_fetch import HTTPFetch
+    from safelight.connector.http import Fetcher
     from safelight.connector.network import Network
     from safelight.media.base import MediaIO
 
@@ -113,22 +116,22 @@ class MediaConnector:
         _check_number("retry_backoff_s", retry_backoff_s)
         if timeout_s is not None:
             _check_number("timeout_s", timeout_s, is_positive=True)
-        self._domains = _checked_domains(allowed_media_domains)
+        self._policy = FetchPolicy(
+            _checked_domains(allowed_media_domains),
+            max_redirects,
+            retries,
+            retry_backoff_s,
+            allow_private_addresses,
+            get_disk_cache(os.fspath(cache_dir), max_bytes=cache_max_bytes, ttl_s=cache_ttl_s)
+            if cache_dir
+            else None,
+        )
         self._files = FileRoot(allowed_local_media_path) if allowed_local_media_path else None
-        self._allow_private_addresses = allow_private_addresses
         self._decoded_budget = decoded_budget
         self._media_io_kwargs = _checked_media_io_kwargs(media_io_kwargs)
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._max_redirects = max_redirects
-        self._retries = retries
-        self._retry_backoff_s = retry_backoff_s
-        self._download_budget = download_budget
-        self._disk_cache = (
-            get_disk_cache(os.fspath(cache_dir), cache_max_bytes, cache_ttl_s)
-            if cache_dir
-            else None
-        )
+        self._download_budget = download_budget or DownloadBudget(sys.maxsize)
         self._network = network
 
     # --- one modality ---
@@ -226,7 +229,7 @@ class MediaConnector:
             MediaError: The decoder refuses them.
         """
         load = partial(self._load, [media_io], url, timeout_s or fetch_timeout)
-        batch = batch_of(self, url, media_io)
+        batch = batch_of(self, url, media_io, None)
         return load()[0] if batch is None else batch.load(url, lambda: load()[0])
 
     async def load_from_url_async(
@@ -242,7 +245,7 @@ class MediaConnector:
         async def load() -> MediaRef[T]:
             return (await self._load_async([media_io], url, timeout_s or fetch_timeout))[0]
 
-        batch = batch_of(self, url, media_io)
+        batch = batch_of(self, url, media_io, asyncio.get_running_loop())
         return await (load() if batch is None else batch.load_async(url, load))
 
     def load_refs_from_url(
@@ -268,7 +271,7 @@ class MediaConnector:
         self, urls: Sequence[str], media_io: MediaIO[T], *, timeout_s: float | None = None
     ) -> list[MediaRef[T] | Exception]:
         """As `load_many_async`, by `load_from_url` and one after the other."""
-        with in_batch(self._make_batch(urls, media_io)) as batch:
+        with in_batch(self._make_batch(urls, media_io, None)) as batch:
             load = partial(self.load_from_url, media_io=media_io, fetch_timeout=timeout_s)
             results = [result_of(load, url) for url in urls]
         batch.settle()
@@ -287,21 +290,31 @@ class MediaConnector:
         media_io: MediaIO[T],
         load: Callable[[str], Awaitable[MediaRef[T]]],
     ) -> list[MediaRef[T] | Exception]:
-        with in_batch(self._make_batch(urls, media_io)) as batch:
+        with in_batch(self._make_batch(urls, media_io, asyncio.get_running_loop())) as batch:
             loads = [asyncio.ensure_future(load(url)) for url in urls]
-        results: list[MediaRef[T] | Exception] = []
         try:
-            for result in await asyncio.gather(*loads, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(result, Exception):
-                    raise result
-                results.append(result)
+            results = await asyncio.gather(*loads, return_exceptions=True)
         finally:
             await batch.close()
-        return results
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, Exception):
+                raise result
+        return cast(list[MediaRef[T] | Exception], results)
 
-    def _make_batch(self, urls: Sequence[str], media_io: MediaIO[Any]) -> Batch:
-        max_bytes = self._get_max_bytes([media_io])
-        return Batch(self, urls, media_io, max_bytes=max_bytes, budget=self._download_budget)
+    def _make_batch(
+        self,
+        urls: Sequence[str],
+        media_io: MediaIO[Any],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> Batch:
+        return Batch(
+            self,
+            urls,
+            media_io,
+            load_data=partial(self._load_data, [media_io]),
+            refund=lambda url: self._download_budget.refund(split_data_url(url).nbytes),
+            loop=loop,
+        )
 
     # --- transports ---
 
@@ -326,75 +339,54 @@ class MediaConnector:
         if not _http.cache_info().currsize:
             # The client and the certificates take a fifth of a second.
             await run_async(_http)
-        fetcher = await _http().get_fetcher(self._get_network(), self._allow_private_addresses)
-        await fetcher.keep_pace()
+        await (await self._get_fetcher()).pace.keep()
         fetch = self._make_fetch(media_ios, url)
-        stored = await run_async(fetch.look_up) if fetch.is_cached else None
+        stored = await run_async(fetch.look_up) if self._policy.cache is not None else None
         downloaded = await self._download(fetch, timeout_s) if stored is None else None
         return await run_async(fetch.load, media_ios, stored, downloaded)
 
     async def _download(self, fetch: HTTPFetch, timeout_s: float | None) -> bytes | None:
-        fetcher = await _http().get_fetcher(self._get_network(), self._allow_private_addresses)
         timeout_s = self._timeout_s or timeout_s or _DEFAULT_TIMEOUT_S
-        downloaded: bytes | None = await fetcher.fetch(fetch.download, timeout_s, self)
-        return downloaded
+        return await (await self._get_fetcher()).fetch(fetch, timeout_s, self)
+
+    async def _get_fetcher(self) -> Fetcher:
+        http = _http()
+        network = self._network or http.SYSTEM_NETWORK
+        fetcher: Fetcher = await http.get_fetcher(network, self._policy.allow_private)
+        return fetcher
 
     def _make_fetch(self, media_ios: Sequence[MediaIO[Any]], url: str) -> HTTPFetch:
         _http()
-        from safelight.connector.download import Download, FetchPolicy
-        from safelight.connector.http_fetch import HTTPFetch
-        from safelight.connector.http_url import parse_http_url
-
-        max_bytes = self._get_max_bytes(media_ios)
-        download = Download(
+        return HTTPFetch(
             parse_http_url(url),
-            FetchPolicy(self._domains, self._max_redirects, self._retries, self._retry_backoff_s),
-            max_bytes=max_bytes,
+            self._policy,
+            max_bytes=self._get_max_bytes(media_ios),
             budget=self._download_budget,
             check_prefixes=[media_io.check_prefix for media_io in media_ios],
-        )
-        return HTTPFetch(
-            download,
-            self._disk_cache,
-            allow_private=self._allow_private_addresses,
-            max_bytes=max_bytes,
         )
 
     def _load_local(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
         scheme = scheme_of(url)
         if scheme == "data":
-            return self._load_data(media_ios, url)
+            return raise_or_return(self._load_data(media_ios, [url])[0])
         if scheme != "file":
             raise BlockedURLError("URL must have the scheme data, http, https or file")
         if self._files is None:
             raise BlockedURLError(
                 "file: URLs are not allowed: there is no allowed_local_media_path"
             )
-        with (
-            self._files.open(url, self._get_max_bytes(media_ios)) as file,
-            Charge(self._download_budget, file.nbytes),
-        ):
-            return load_refs(media_ios, file.read())
+        with Charge(self._download_budget) as charge:
+            return load_refs(
+                media_ios, self._files.read(url, self._get_max_bytes(media_ios), charge)
+            )
 
-    def _load_data(self, media_ios: Sequence[MediaIO[Any]], url: str) -> list[MediaRef[Any]]:
-        media_type, start, nbytes = split_data_url(url)
-        check_size(nbytes, self._get_max_bytes(media_ios))
-        refs = []
-        with Charge(self._download_budget, nbytes):
-            for ref in load_base64_refs(media_ios, [(media_type, url[start:])])[0]:
-                if isinstance(ref, Exception):
-                    raise ref
-                refs.append(ref)
-        return refs
+    def _load_data(
+        self, media_ios: Sequence[MediaIO[Any]], urls: Sequence[str]
+    ) -> list[list[MediaRef[Any]] | Exception]:
+        max_bytes = self._get_max_bytes(media_ios)
+        return load_data_refs(media_ios, urls, max_bytes, self._download_budget)
 
     # --- options ---
-
-    def _get_network(self) -> Network:
-        if self._network is None:
-            from safelight.connector.network import SYSTEM_NETWORK
-
-            return SYSTEM_NETWORK
-        return self._network
 
     def _get_max_bytes(self, media_ios: Iterable[MediaIO[Any]]) -> int:
         limits = (media_io.get_max_bytes() for media_io in media_ios)

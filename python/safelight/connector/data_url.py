@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from safelight.errors import BlockedURLError, PayloadTooLargeError
 
-__all__ = ["DataURL", "check_size", "scheme_of", "split_data_url"]
+__all__ = ["DataURL", "scheme_of", "split_data_url"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31}):", re.ASCII)
 
@@ -39,25 +39,12 @@ class DataURL(NamedTuple):
     """What the payload decodes to, if it is well-formed."""
 
 
-def check_size(nbytes: int, max_bytes: int) -> None:
-    """Refuse a payload over `max_bytes`, before it is decoded.
-
-    Raises:
-        PayloadTooLargeError: It is.
-    """
-    if nbytes > max_bytes:
-        raise PayloadTooLargeError(
-            f"data URL brings {nbytes} bytes, over max_bytes {max_bytes}",
-            limit=max_bytes,
-            actual=nbytes,
-        )
-
-
-def split_data_url(url: str) -> DataURL:
+def split_data_url(url: str, max_bytes: int | None = None) -> DataURL:
     """Return where the payload of `url`, whose scheme is ``data:``, starts.
 
     Raises:
         BlockedURLError: There is no ``,``, or the last parameter is not exactly ``;base64``.
+        PayloadTooLargeError: It decodes to more than `max_bytes`.
     """
     comma = url.find(",")
     if comma < 0:
@@ -67,4 +54,10 @@ def split_data_url(url: str) -> DataURL:
         raise BlockedURLError("data URL is not base64: its header must end in ';base64'")
     padding = 2 if url.endswith("==") else 1 if url.endswith("=") else 0
     nbytes = max((len(url) - comma - 1) // 4 * 3 - padding, 0)
+    if max_bytes is not None and nbytes > max_bytes:
+        raise PayloadTooLargeError(
+            f"data URL brings {nbytes} bytes, over max_bytes {max_bytes}",
+            limit=max_bytes,
+            actual=nbytes,
+        )
     return DataURL(media_type, comma + 1, nbytes)

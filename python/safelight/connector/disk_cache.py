@@ -24,9 +24,9 @@ from safelight.errors import ConfigurationError
 
 __all__ = ["DiskCache", "Entry", "get_disk_cache"]
 
-# Format: magic, 4 bytes of big-endian header length, header, payload. The magic is new when the
-# format is, so that an entry of another version is a miss.
-_MAGIC = b"safelight-payload-2\n"
+# An entry is a line of JSON and the payload. The format is new when what is in the line is, so that
+# an entry of another version is a miss.
+_FORMAT = "safelight-payload-3"
 _MAX_HEADER = 1 << 20
 _SUFFIX = ".payload"
 # A temporary file that has not been renamed by then belongs to a process that is gone.
@@ -45,8 +45,6 @@ class Entry(NamedTuple):
     hosts: tuple[str, ...]
     """Hosts of every hop that led to it, for the allow list of whoever asks."""
     etag: bytes | None
-    stored_at: float
-    """Seconds since the epoch of the fetch or of its last revalidation."""
     is_fresh: bool
     """Whether it may be used without asking the server again."""
 
@@ -98,43 +96,28 @@ class DiskCache:
         file = self._file(url, allow_private=allow_private)
         try:
             with file.open("rb") as stream:
-                entry = self._read(stream.fileno(), max_bytes)
+                header = json.loads(stream.readline(_MAX_HEADER))
+                size = os.fstat(stream.fileno()).st_size - stream.tell()
+                # A clock that was set back makes an entry stale, not eternal.
+                age_s = time.time() - float(header["stored_at"])
+                is_fresh = 0 <= age_s < min(self._ttl_s, float(header["max_age_s"]))
+                if header["format"] != _FORMAT or size > max_bytes:
+                    return None
+                if not is_fresh and header["etag"] is None:
+                    return None
+                payload = stream.read(size)
+            # The rename is atomic, but the content may be lost in a power cut.
+            if hashlib.sha256(payload).hexdigest() != header["sha256"]:
+                return None
+            etag = None if header["etag"] is None else header["etag"].encode("latin-1")
+            entry = Entry(payload, tuple(header["hosts"]), etag, is_fresh)
         except _UNREADABLE:
             return None
-        if entry is not None and entry.is_fresh:
+        if is_fresh:
             # The time of use is the access time; the mount may not keep it by itself.
             with suppress(OSError):
                 os.utime(file, (time.time(), file.stat().st_mtime))
         return entry
-
-    def _read(self, descriptor: int, max_bytes: int) -> Entry | None:
-        size = os.fstat(descriptor).st_size
-        prefix = os.read(descriptor, len(_MAGIC) + 4)
-        header_size = int.from_bytes(prefix[len(_MAGIC) :], "big")
-        payload_size = size - len(prefix) - header_size
-        if not prefix.startswith(_MAGIC) or header_size > _MAX_HEADER or payload_size < 0:
-            return None
-        if payload_size > max_bytes:
-            return None
-        header = json.loads(_read_exactly(descriptor, header_size))
-        stored_at = float(header["stored_at"])
-        etag = header["etag"]
-        age_s = time.time() - stored_at
-        # A clock that was set back makes an entry stale, not eternal.
-        is_fresh = 0 <= age_s < min(self._ttl_s, float(header["max_age_s"]))
-        if not is_fresh and etag is None:
-            return None
-        payload = _read_exactly(descriptor, payload_size)
-        # The rename is atomic, but the content may not have reached the disk before a power cut.
-        if hashlib.sha256(payload).hexdigest() != header["sha256"]:
-            return None
-        return Entry(
-            payload,
-            tuple(header["hosts"]),
-            None if etag is None else etag.encode("latin-1"),
-            stored_at,
-            is_fresh,
-        )
 
     def put(
         self,
@@ -154,6 +137,7 @@ class DiskCache:
             return
         header = json.dumps(
             {
+                "format": _FORMAT,
                 "stored_at": time.time(),
                 "max_age_s": max_age_s,
                 "etag": None if etag is None else etag.decode("latin-1"),
@@ -163,7 +147,7 @@ class DiskCache:
         ).encode()
         file = self._file(url, allow_private=allow_private)
         with suppress(OSError):
-            self._write(file, [_MAGIC, len(header).to_bytes(4, "big"), header, payload])
+            self._write(file, [header, b"\n", payload])
             self._make_room(len(payload), keep=file)
 
     def drop(self, url: str, *, allow_private: bool) -> None:
@@ -172,14 +156,15 @@ class DiskCache:
             self._file(url, allow_private=allow_private).unlink()
 
     def _write(self, file: Path, parts: list[bytes]) -> None:
-        descriptor, temporary = tempfile.mkstemp(dir=self._path, prefix=".", suffix=_SUFFIX)
+        descriptor, name = tempfile.mkstemp(dir=self._path, prefix=".", suffix=_SUFFIX)
+        temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.writelines(parts)
-            Path(temporary).replace(file)
+            temporary.replace(file)
         except BaseException:
             with suppress(OSError):
-                Path(temporary).unlink()
+                temporary.unlink()
             raise
 
     def _make_room(self, written: int, *, keep: Path) -> None:
@@ -216,27 +201,9 @@ class DiskCache:
         return entries
 
 
-@lru_cache(maxsize=16)
-def get_disk_cache(path: str, max_bytes: int, ttl_s: float) -> DiskCache:
-    """Return the cache that all connectors of this process share.
-
-    Raises:
-        ConfigurationError: As `DiskCache`.
-    """
-    return DiskCache(path, max_bytes=max_bytes, ttl_s=ttl_s)
-
+# All connectors of this process share them.
+get_disk_cache = lru_cache(maxsize=16)(DiskCache)
 
 if hasattr(os, "register_at_fork"):
     # A lock may be held in the parent, by a thread that the child does not have.
     os.register_at_fork(after_in_child=get_disk_cache.cache_clear)
-
-
-def _read_exactly(descriptor: int, size: int) -> bytes:
-    chunks = []
-    while size > 0:
-        chunk = os.read(descriptor, min(size, 1 << 24))
-        if not chunk:
-            raise ValueError("entry is cut short")
-        chunks.append(chunk)
-        size -= len(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from safelight.budget import Charge, DownloadBudget
+from safelight.connector.disk_cache import DiskCache
 from safelight.connector.http_url import HTTPURL, AllowedDomains, join_http_url
 from safelight.connector.refs import decoder_errors
 from safelight.errors import (
@@ -22,7 +23,7 @@ from safelight.errors import (
     TransientFetchError,
 )
 
-__all__ = ["CheckPrefix", "Download", "FetchPolicy", "Validator"]
+__all__ = ["CheckPrefix", "Download", "FetchPolicy"]
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 # Request timeout, too early, too many requests: the only 4xx that time can mend.
@@ -46,13 +47,8 @@ class FetchPolicy(NamedTuple):
     max_redirects: int
     retries: int
     backoff_s: float
-
-
-class Validator(NamedTuple):
-    """What revalidates a stored payload, on the hop that brought it."""
-
-    etag: bytes
-    hosts: tuple[str, ...]
+    allow_private: bool = False
+    cache: DiskCache | None = None
 
 
 class Download:
@@ -90,7 +86,7 @@ class Download:
         self._max_bytes = max_bytes
         self._charge = Charge(budget)
         self._check_prefixes = tuple(check_prefixes)
-        self._validator: Validator | None = None
+        self._validator: tuple[bytes, tuple[str, ...]] | None = None
         self._attempts = 0
         self._retry_after_s = 0.0
         self._reset()
@@ -103,9 +99,9 @@ class Download:
         self._pending = [(check, 1) for check in self._check_prefixes]
         self._next_check = 1 if self._pending else _MAX_PREFIX + 1
 
-    def validate(self, validator: Validator) -> None:
-        """Let the server say that the stored payload is still good."""
-        self._validator = validator
+    def validate(self, etag: bytes, hosts: tuple[str, ...]) -> None:
+        """Let the server of the last of `hosts` say that the stored payload is still good."""
+        self._validator = (etag, hosts)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -116,9 +112,8 @@ class Download:
             (b"Accept-Encoding", b"identity"),
             (b"User-Agent", b"safelight"),
         ]
-        if self._validates:
-            assert self._validator is not None
-            headers.append((b"If-None-Match", self._validator.etag))
+        if self._validator is not None and self._validates:
+            headers.append((b"If-None-Match", self._validator[0]))
         return headers
 
     @property
@@ -128,8 +123,8 @@ class Download:
 
     @property
     def _validates(self) -> bool:
-        # Only on the way that led to the stored payload: another server's tag says nothing of it.
-        return self._validator is not None and self._validator.hosts == self.hosts
+        # Only on the hops that led to the stored payload: another server's tag says nothing.
+        return self._validator is not None and self._validator[1] == self.hosts
 
     def receive_head(self, status: int, headers: Headers) -> bool:
         """Judge an answer by its head; whether its body is the payload.

@@ -6,14 +6,13 @@ size are read. Must never wait on a file (FIFO, device), nor name a path in an e
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from errno import EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, ETIMEDOUT
 from urllib.parse import unquote_to_bytes
 
+from safelight.budget import Charge
 from safelight.errors import (
     BlockedURLError,
     ConfigurationError,
@@ -22,24 +21,14 @@ from safelight.errors import (
     TransientFetchError,
 )
 
-__all__ = ["FileRoot", "OpenFile"]
+__all__ = ["FileRoot"]
 
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Their files are views of the kernel, not files: reading one can wait, or tell of the process.
 _KERNEL_ROOTS = (b"/proc", b"/sys", b"/dev")
 _READ_BYTES = 1 << 20
 # Of the machine, not of the URL: no descriptor or memory left, a disk or server that fails.
-_TRANSIENT = frozenset(
-    (
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.EIO,
-        errno.EAGAIN,
-        errno.EINTR,
-        errno.ETIMEDOUT,
-    )
-)
+_TRANSIENT = (EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOMEM, ETIMEDOUT)
 
 
 class FileRoot:
@@ -63,75 +52,58 @@ class FileRoot:
             raise ConfigurationError("allowed_local_media_path is not an existing folder")
         self._root = root
 
-    @contextmanager
-    def open(self, url: str, max_bytes: int) -> Iterator[OpenFile]:
-        """Open the file that `url` means, for the length of a ``with`` block.
+    def read(self, url: str, max_bytes: int, charge: Charge) -> bytes:
+        """Return the content of the file that `url` means, held by `charge` before it is read.
 
         Raises:
             BlockedURLError: The URL is malformed, names a host, or leads outside the root or to
                 what is not a regular file.
-            PayloadTooLargeError: The file is over `max_bytes`.
-            TransientFetchError: The machine cannot open it now.
+            PayloadTooLargeError: The file is over `max_bytes` or the budget.
+            TransientFetchError: The machine cannot read it now, or it has changed meanwhile.
         """
         path = _path(url)
+        root = self._root.rstrip(b"/") + b"/"
         try:
             resolved = os.path.realpath(path)
-        except OSError as error:  # exchanged while it was resolved
-            raise _open_error(error) from None
-        root = self._root.rstrip(b"/") + b"/"
-        if not resolved.startswith(root) or _is_kernel_view(resolved):
-            raise BlockedURLError("file is outside allowed_local_media_path")
-        parts = resolved[len(root) :].split(b"/")
-        try:
-            descriptor = _open_beneath(self._root, parts)
+            if not resolved.startswith(root) or _is_kernel_view(resolved):
+                raise BlockedURLError("file is outside allowed_local_media_path")
+            descriptor = _open_beneath(self._root, resolved[len(root) :].split(b"/"))
         except OSError as error:
             raise _open_error(error) from None
         try:
-            yield OpenFile(descriptor, max_bytes)
+            nbytes = _size(descriptor, max_bytes)
+            charge.reserve(nbytes)
+            return _read(descriptor, nbytes)
         finally:
             os.close(descriptor)
 
 
-class OpenFile:
-    """A regular file of a size that was checked.
+def _size(descriptor: int, max_bytes: int) -> int:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise BlockedURLError("file is not a regular file")
+    if status.st_size > max_bytes:
+        raise PayloadTooLargeError(
+            f"file has {status.st_size} bytes, over max_bytes {max_bytes}",
+            limit=max_bytes,
+            actual=status.st_size,
+        )
+    return status.st_size
 
-    Attributes:
-        nbytes: Its size.
-    """
 
-    __slots__ = ("_descriptor", "nbytes")
-
-    def __init__(self, descriptor: int, max_bytes: int) -> None:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise BlockedURLError("file is not a regular file")
-        self.nbytes = status.st_size
-        self._descriptor = descriptor
-        if self.nbytes > max_bytes:
-            raise PayloadTooLargeError(
-                f"file has {self.nbytes} bytes, over max_bytes {max_bytes}",
-                limit=max_bytes,
-                actual=self.nbytes,
-            )
-
-    def read(self) -> bytes:
-        """Return the whole content, once.
-
-        Raises:
-            TransientFetchError: The file cannot be read, or has changed meanwhile.
-        """
-        chunks = []
-        # One byte more than the size, to see whether the file has grown.
-        left = self.nbytes + 1
-        try:
-            while left > 0 and (chunk := os.read(self._descriptor, min(left, _READ_BYTES))):
-                chunks.append(chunk)
-                left -= len(chunk)
-        except OSError:
-            raise TransientFetchError("file cannot be read") from None
-        if left != 1:
-            raise TransientFetchError("file changed while it was read")
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+def _read(descriptor: int, nbytes: int) -> bytes:
+    chunks = []
+    # One byte more than the size, to see whether the file has grown.
+    left = nbytes + 1
+    try:
+        while left > 0 and (chunk := os.read(descriptor, min(left, _READ_BYTES))):
+            chunks.append(chunk)
+            left -= len(chunk)
+    except OSError:
+        raise TransientFetchError("file cannot be read") from None
+    if left != 1:
+        raise TransientFetchError("file changed while it was read")
+    return b"".join(chunks)
 
 
 def _open_error(error: OSError) -> FetchError:

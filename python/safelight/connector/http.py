@@ -57,7 +57,7 @@ def warm_up() -> None:
 
 
 class Fetcher:
-    """Runs downloads on one event loop."""
+    """Runs downloads on one event loop; `pace` is for the work with which a fetch starts."""
 
     def __init__(self, network: Network, allow_private: bool) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
@@ -67,16 +67,12 @@ class Fetcher:
             network_backend=GuardedBackend(network, allow_private),
         )
         self._limits = Limits(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_HOST)
-        self._pace = Pace(_STARTS_A_STEP)
+        self.pace = Pace(_STARTS_A_STEP)
 
     @property
     def active(self) -> int:
         """Attempts that are under way."""
         return self._limits.active
-
-    async def keep_pace(self) -> None:
-        """Wait until the loop has room for the work with which a fetch starts."""
-        await self._pace.keep()
 
     async def fetch(self, download: Download, timeout_s: float, request: object) -> bytes | None:
         """Return the payload, or None where the stored one is still good.

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from safelight.connector.disk_cache import DiskCache, Entry
-from safelight.connector.download import Download, Validator
+from safelight.connector.disk_cache import Entry
+from safelight.connector.download import Download
 from safelight.connector.refs import load_refs
 from safelight.errors import LimitError, MediaError
 from safelight.ref import MediaRef
@@ -25,29 +25,13 @@ __all__ = ["HTTPFetch"]
 T = TypeVar("T")
 
 
-class HTTPFetch:
-    """The steps of one fetch, in order: `look_up`, the download, `load`.
+class HTTPFetch(Download):
+    """A download with what comes before and after it, in this order: `look_up`, it, `load`.
 
-    All but the download may touch the disk, so none of them belongs on an event loop.
-
-    Args:
-        download: The download, to be run where `look_up` brings nothing.
-        cache: Where payloads are kept; None is nowhere.
-        allow_private: Whether the download may reach private addresses.
-        max_bytes: Cap on a stored payload, as on a download's.
+    Neither of these belongs on an event loop: both may touch the disk.
     """
 
-    def __init__(
-        self, download: Download, cache: DiskCache | None, *, allow_private: bool, max_bytes: int
-    ) -> None:
-        self.download = download
-        self.is_cached = cache is not None
-        self._cache = cache
-        self._allow_private = allow_private
-        self._max_bytes = max_bytes
-        # Redirects change the download's URL, not what was asked for.
-        self._url = download.url.text
-        self._entry: Entry | None = None
+    _entry: Entry | None = None
 
     def look_up(self) -> bytes | None:
         """Return the stored payload, if it may be used without asking the server.
@@ -55,19 +39,19 @@ class HTTPFetch:
         Raises:
             PayloadTooLargeError: It is over the request's budget.
         """
-        if self._cache is None:
+        if self.policy.cache is None:
             return None
-        entry = self._cache.get(
-            self._url, allow_private=self._allow_private, max_bytes=self._max_bytes
+        entry = self.policy.cache.get(
+            self.hops[0].text, allow_private=self.policy.allow_private, max_bytes=self._max_bytes
         )
-        if entry is None or not all(map(self.download.policy.domains.allows, entry.hosts)):
+        if entry is None or not all(map(self.policy.domains.allows, entry.hosts)):
             return None
         if entry.is_fresh:
-            self.download.charge(len(entry.payload))
+            self.charge(len(entry.payload))
             return entry.payload
         self._entry = entry
         if entry.etag is not None:
-            self.download.validate(Validator(entry.etag, entry.hosts))
+            self.validate(entry.etag, entry.hosts)
         return None
 
     def load(
@@ -95,33 +79,30 @@ class HTTPFetch:
             with self._judged():
                 refs = load_refs(media_ios, stored)
         except BaseException:
-            self.download.abandon()
+            self.abandon()
             raise
-        if self._cache is None:
+        if self.policy.cache is None:
             return refs
-        is_pending = is_new and not (self.download.is_framed or self.download.is_not_modified)
+        is_pending = is_new and not (self.is_framed or self.is_not_modified)
         if is_new and not is_pending:
             self._store(stored)
         return [self._watched(ref, stored if is_pending else None) for ref in refs]
 
     def _vouched_for(self) -> bytes:
         assert self._entry is not None
-        self.download.charge(len(self._entry.payload))
+        self.etag = self._entry.etag
+        self.charge(len(self._entry.payload))
         return self._entry.payload
 
     def _store(self, payload: bytes) -> None:
-        download = self.download
-        etag = download.etag
-        if download.is_not_modified and self._entry is not None:
-            etag = self._entry.etag
-        if self._cache is not None and download.max_age_s is not None:
-            self._cache.put(
-                self._url,
+        if self.policy.cache is not None and self.max_age_s is not None:
+            self.policy.cache.put(
+                self.hops[0].text,
                 payload,
-                allow_private=self._allow_private,
-                hosts=download.hosts,
-                etag=etag,
-                max_age_s=download.max_age_s,
+                allow_private=self.policy.allow_private,
+                hosts=self.hosts,
+                etag=self.etag,
+                max_age_s=self.max_age_s,
             )
 
     @contextmanager
@@ -130,8 +111,8 @@ class HTTPFetch:
         try:
             yield
         except MediaError as error:
-            if self._cache is not None and not isinstance(error, LimitError):
-                self._cache.drop(self._url, allow_private=self._allow_private)
+            if self.policy.cache is not None and not isinstance(error, LimitError):
+                self.policy.cache.drop(self.hops[0].text, allow_private=self.policy.allow_private)
             raise
 
     def _watched(self, ref: MediaRef[T], pending: bytes | None) -> MediaRef[T]:

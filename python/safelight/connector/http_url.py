@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urljoin
 
 from safelight.connector.address import is_canonical_or_no_ipv4
 from safelight.errors import BlockedURLError, ConfigurationError
@@ -94,13 +95,12 @@ def join_http_url(base: HTTPURL, location: str) -> HTTPURL:
         if _AUTHORITY.match(location) is None:
             raise BlockedURLError("redirect leads to a scheme other than http and https")
         return parse_http_url(location)
-    import httpx2
-
+    # The standard library drops an empty parameter; DEL is refused above, so it stands for one ';'.
     try:
-        joined = str(httpx2.URL(base.text).join(location))
-    except (httpx2.InvalidURL, ValueError):
+        joined = urljoin(base.text.replace(";", "\x7f"), location.replace(";", "\x7f"))
+    except ValueError:
         raise BlockedURLError("redirect has a malformed URL") from None
-    return parse_http_url(joined)
+    return parse_http_url(joined.replace("\x7f", ";"))
 
 
 def _check_authority(authority: str) -> None:
@@ -132,7 +132,7 @@ def _checked(parsed: httpx2.URL, *, is_ascii: bool) -> HTTPURL:
         0 < len(label) <= _MAX_LABEL for label in host.split(".")
     ):
         raise BlockedURLError("URL has a malformed host")
-    # Other scripts' digits and dots become ASCII ones on the way: no name of theirs is a number.
+    # Other scripts' digits and dots become ASCII ones in the parser: no name of theirs is a number.
     is_number = host.replace(".", "").isdecimal()
     if not is_canonical_or_no_ipv4(host) or (is_number and not is_ascii):
         raise BlockedURLError("URL has an IPv4 address that is not four decimal numbers")
@@ -169,14 +169,8 @@ class AllowedDomains:
             raise BlockedURLError("host is not in allowed_media_domains")
 
 
-@lru_cache(maxsize=64)
-def get_allowed_domains(domains: tuple[str, ...]) -> AllowedDomains:
-    """Return the allow list of `domains`, parsed once for all requests that have the same.
-
-    Raises:
-        ConfigurationError: As `AllowedDomains`.
-    """
-    return AllowedDomains(domains)
+# An allow list is parsed once for all requests that have the same.
+get_allowed_domains = lru_cache(maxsize=64)(AllowedDomains)
 
 
 def _host(domain: str) -> str:

@@ -21,6 +21,7 @@ class Limits:
 
     First come, first served, but a request queues for a host with no more fetches than the host
     takes at once. Its others wait behind them, so that requests alternate in the host's queue.
+    `active` is the number of fetches that are under way.
     """
 
     def __init__(self, max_active: int, max_active_per_host: int) -> None:
@@ -28,23 +29,18 @@ class Limits:
         self._all = asyncio.Semaphore(max_active)
         # A semaphore lives as long as somebody holds it or waits for it.
         self._by_key: WeakValueDictionary[object, asyncio.Semaphore] = WeakValueDictionary()
-        self._active = 0
-
-    @property
-    def active(self) -> int:
-        """Fetches that are under way."""
-        return self._active
+        self.active = 0
 
     @asynccontextmanager
     async def slot(self, request: object, host: str) -> AsyncIterator[None]:
         """Wait for a slot and hold it."""
         # In this order for everybody: who holds one of `_all` waits for nothing.
         async with self._semaphore((id(request), host)), self._semaphore(host), self._all:
-            self._active += 1
+            self.active += 1
             try:
                 yield
             finally:
-                self._active -= 1
+                self.active -= 1
 
     def _semaphore(self, key: object) -> asyncio.Semaphore:
         semaphore = self._by_key.get(key)

@@ -68,12 +68,8 @@ class Network:
         return _ssl_context()
 
 
+_ssl_context = cache(httpcore2.default_ssl_context)
 SYSTEM_NETWORK = Network()
-
-
-@cache
-def _ssl_context() -> ssl.SSLContext:
-    return httpcore2.default_ssl_context()
 
 
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
@@ -220,11 +216,6 @@ class GuardedStream(httpcore2.AsyncNetworkStream):
             return bool(poll.poll(0))
         return self._stream.get_extra_info(info)
 
-    def leave_to_parent(self, nothing: int) -> None:
-        """Make the descriptor one of `nothing`, without a word to the peer."""
-        if self._socket is not None and self._socket.fileno() >= 0:
-            os.dup2(nothing, self._socket.fileno(), inheritable=False)
-
 
 _streams: WeakSet[GuardedStream] = WeakSet()
 
@@ -237,5 +228,6 @@ def leave_to_parent() -> None:
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in list(_streams):
-        stream.leave_to_parent(nothing)
+        if stream._socket is not None and stream._socket.fileno() >= 0:
+            os.dup2(nothing, stream._socket.fileno(), inheritable=False)
     os.close(nothing)

@@ -10,15 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from safelight._safelight import decode_base64
+from safelight.budget import DownloadBudget
+from safelight.connector.data_url import split_data_url
 from safelight.errors import MediaError, SafelightError
 from safelight.ref import MediaRef
 
 if TYPE_CHECKING:
     from safelight.media.base import MediaIO
 
-__all__ = ["decoder_errors", "load_base64_refs", "load_refs", "result_of"]
+__all__ = ["decoder_errors", "load_data_refs", "load_refs", "raise_or_return", "result_of"]
 
 T = TypeVar("T")
+
+# Of a text's middle and end. Two texts that agree in these and in their length are compared whole.
+_SAMPLE = 48
 
 
 @contextmanager
@@ -39,34 +45,76 @@ def decoder_errors() -> Iterator[None]:
 
 
 def load_refs(media_ios: Sequence[MediaIO[Any]], payload: bytes) -> list[MediaRef[Any]]:
-    """Return a ref to `payload` by each decoder.
-
-    Raises:
-        MediaError: One of them refuses it.
-    """
+    """Return a ref to `payload` by each decoder; raise what the first that refuses it raises."""
     with decoder_errors():
         return [media_io.load_bytes_ref(payload) for media_io in media_ios]
 
 
-def load_base64_refs(
-    media_ios: Sequence[MediaIO[Any]], texts: Sequence[tuple[str, str]]
-) -> list[list[MediaRef[Any] | Exception]]:
-    """Return for each media type and base64 text a ref by each decoder, or why there is none.
+def load_data_refs(
+    media_ios: Sequence[MediaIO[Any]],
+    urls: Sequence[str],
+    max_bytes: int,
+    budget: DownloadBudget,
+) -> list[list[MediaRef[Any]] | Exception]:
+    """Return for each ``data:`` URL a ref by each decoder, or why there is none.
 
-    Texts are decoded once for all decoders, and hashed together, by decoders that read no base64
-    of their own.
+    All are charged in their order, and those that fail refunded. Equal ones are one decode.
     """
-    from safelight.media.texts import base64_batch
+    samples: dict[tuple[int, str, str], str] = {}
+    texts: dict[object, tuple[str, str]] = {}
 
-    def load(media_io: MediaIO[Any], media_type: str, text: str) -> MediaRef[Any]:
+    def admit(url: str) -> tuple[object, int]:
+        parts = split_data_url(url, max_bytes)
+        # Not the text itself: hashing a str costs as much as hashing what it holds. Only where
+        # others agree in the sample, so that nobody can have each text compared with all.
+        middle = len(url) // 2
+        sample = (len(url), url[middle : middle + _SAMPLE], url[-_SAMPLE:])
+        key = sample if samples.setdefault(sample, url) == url else url
+        text = texts.get(key) or (parts.media_type, url[parts.start :])
+        budget.charge(parts.nbytes)
+        texts[key] = text
+        return key, parts.nbytes
+
+    admitted = [result_of(admit, url) for url in urls]
+    loaded = dict(zip(texts, _load_base64_refs(media_ios, list(texts.values())), strict=True))
+    shared: set[object] = set()
+
+    def refs_of(key: object, nbytes: int) -> list[MediaRef[Any]]:
+        refs = loaded[key]
+        if isinstance(refs, Exception):
+            budget.refund(nbytes)
+            raise refs
+        if key not in shared:
+            shared.add(key)
+            return refs
+        return [ref.map(media_io.copy) for ref, media_io in zip(refs, media_ios, strict=True)]
+
+    return [each if isinstance(each, Exception) else result_of(refs_of, *each) for each in admitted]
+
+
+def _load_base64_refs(
+    media_ios: Sequence[MediaIO[Any]], texts: Sequence[tuple[str, str]]
+) -> list[list[MediaRef[Any]] | Exception]:
+    """Decode texts once for all decoders, unless they override that, and hash them together."""
+    from safelight.media.plain import is_plain
+
+    payloads: list[bytes | Exception] = []
+    columns: list[list[MediaRef[Any] | Exception]] = []
+    for media_io in media_ios:
+        if not (is_plain(media_io.load_base64_ref) and is_plain(media_io.load_base64)):
+            columns.append([result_of(media_io.load_base64_ref, *text) for text in texts])
+            continue
+        payloads = payloads or [result_of(decode_base64, text) for _, text in texts]
+        good = [payload for payload in payloads if isinstance(payload, bytes)]
+        made = result_of(media_io.load_bytes_refs, good)
+        refs = iter([made] * len(good) if isinstance(made, Exception) else made)
+        columns.append([next(refs) if isinstance(each, bytes) else each for each in payloads])
+
+    def judge(number: int) -> list[MediaRef[Any]]:
         with decoder_errors():
-            return media_io.load_base64_ref(media_type, text)
+            return [raise_or_return(column[number]) for column in columns]
 
-    with base64_batch([text for _, text in texts]):
-        return [
-            [result_of(load, media_io, media_type, text) for media_io in media_ios]
-            for media_type, text in texts
-        ]
+    return [result_of(judge, number) for number in range(len(texts))]
 
 
 def result_of(call: Callable[..., T], *args: Any) -> T | Exception:
@@ -75,3 +123,10 @@ def result_of(call: Callable[..., T], *args: Any) -> T | Exception:
         return call(*args)
     except Exception as error:  # noqa: BLE001 - handed on in the place of a result
         return error
+
+
+def raise_or_return(result: T | Exception) -> T:
+    """Undo `result_of`."""
+    if isinstance(result, Exception):
+        raise result
+    return result

@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 
 from safelight._safelight import decode_base64
 from safelight.media.plain import is_plain, plain
-from safelight.media.texts import load_text
 from safelight.probe import NeedMoreBytes
 from safelight.ref import MediaRef
 from safelight.spec import DecodeSpec
@@ -119,6 +118,7 @@ class MediaIO(ABC, Generic[T]):
         """
         return copy.deepcopy(media)
 
+    @plain
     def load_base64_ref(self, media_type: str, data: str) -> MediaRef[T]:
         """Return a ref to a base64 payload; the base64 is decoded at once.
 
@@ -127,7 +127,7 @@ class MediaIO(ABC, Generic[T]):
             LimitError: As `load_bytes_ref`.
         """
         if is_plain(self.load_base64):
-            return load_text(self, data)
+            return self.load_bytes_ref(decode_base64(data))
         # The media type is all that an override knows besides, so it may decide.
         spec = self.get_decode_spec().extend(media_type=media_type)
         return MediaRef(partial(self.load_base64, media_type, data), decode_base64(data), spec)

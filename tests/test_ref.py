@@ -633,7 +633,7 @@ def test_interrupted_waiter_leaves_and_the_decode_goes_on() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
 @pytest.mark.parametrize("work", ["gate.wait(20)", "None"], ids=["long", "short"])
 def test_forking_while_another_thread_decodes_leaves_the_child_able_to(work: str) -> None:
-    # In a process of its own: forking one that has threads is what is tested (reports B130).
+    # In a process of its own: forking one that has threads is what is tested.
     program = f"""
     import os, signal, sys, threading
     from safelight import MediaRef

@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyAttributeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple, PyType};
@@ -29,7 +28,7 @@ use crate::pool::{
 type Equal = (Vec<u8>, usize);
 
 /// Decodes under way that equal refs may join, whichever request they are of.
-static EQUALS: LazyLock<Arc<Equals<Equal, Answer>>> = LazyLock::new(|| {
+pub(crate) static EQUALS: LazyLock<Arc<Equals<Equal, Answer>>> = LazyLock::new(|| {
     let equals = Arc::default();
     RESIDENTS.register(&equals);
     equals
@@ -72,7 +71,7 @@ impl PyDeferred {
         if self.decoder().is_some() {
             return Ok(None);
         }
-        self.memo.getattr(py, intern!(py, "media")).map(Some)
+        self.memo.getattr(py, crate::name(py, "media")).map(Some)
     }
 
     /// Keep what the decode made; its answer, for equal refs to copy if `joined` of them wait.
@@ -84,7 +83,7 @@ impl PyDeferred {
                 Some(decoder) if joined > 0 => adopt(decoder.bind(py), &media),
                 _ => Ok(media.clone()),
             };
-            self.memo.setattr(py, intern!(py, "media"), media)?;
+            self.memo.setattr(py, crate::name(py, "media"), media)?;
             let decoder = self.decoder().take();
             drop(decoder);
             answer
@@ -148,7 +147,11 @@ impl PyDeferred {
                             drop(data);
                             let media = decoded.and_then(|picture| {
                                 let pixels = (picture.map(PyPixels::new),).into_pyobject(py)?;
-                                call(&own.bind(py).getattr(intern!(py, "finish"))?, &pixels, None)
+                                call(
+                                    &own.bind(py).getattr(crate::name(py, "finish"))?,
+                                    &pixels,
+                                    None,
+                                )
                             });
                             drop(own);
                             this.get().keep(py, media, close())
@@ -231,7 +234,7 @@ fn adopt<'py>(
     decoder: &Bound<'py, PyAny>,
     media: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let adopt = decoder.getattr(intern!(decoder.py(), "adopt"))?;
+    let adopt = decoder.getattr(crate::name(decoder.py(), "adopt"))?;
     call(&adopt, &(media,).into_pyobject(decoder.py())?, None)
 }
 
@@ -247,7 +250,7 @@ fn native(decoder: &Bound<'_, PyAny>) -> PyResult<Option<(PyBackedBytes, Request
     }
     let request = request.cast_into::<PyDecodeRequest>()?.get().0;
     Ok(Some((
-        decoder.getattr(intern!(py, "data"))?.extract()?,
+        decoder.getattr(crate::name(py, "data"))?.extract()?,
         request,
     )))
 }
@@ -310,7 +313,7 @@ impl PyDeferred {
         }
         loop {
             let Some(Joined { wanted, leads, .. }) = Self::join(slf, None)? else {
-                return this.memo.getattr(py, intern!(py, "media"));
+                return this.memo.getattr(py, crate::name(py, "media"));
             };
             if let Some(leader) = wanted.leader() {
                 wait_unless_cycle(py, leader)?;

@@ -13,6 +13,16 @@ mod classes {
     pyo3::import_exception!(safelight.errors, UnsupportedMediaError);
 }
 
+/// Look the classes up while the module is made: later a fork could come in between (`crate::name`).
+pub(crate) fn load_classes(py: Python<'_>) {
+    py.get_type::<classes::DecodeError>();
+    py.get_type::<classes::HeaderError>();
+    py.get_type::<classes::LimitError>();
+    py.get_type::<classes::MediaError>();
+    py.get_type::<classes::SafelightError>();
+    py.get_type::<classes::UnsupportedMediaError>();
+}
+
 /// A core error on its way to Python; exists because of the orphan rule.
 pub(crate) struct BindingError(Error);
 

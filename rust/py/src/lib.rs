@@ -6,6 +6,7 @@
 #![expect(clippy::doc_markdown)]
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 mod arrow;
 mod base64;
@@ -22,6 +23,14 @@ mod pool;
 mod probe;
 mod process;
 mod spec;
+
+/// The interned text `name`.
+///
+/// Not kept in a cell that is initialized on first use: its initialization hands the interpreter
+/// over, and a fork in the midst of that would leave the cell locked in the child for ever.
+pub(crate) fn name<'py>(py: Python<'py>, name: &str) -> Bound<'py, PyString> {
+    PyString::intern(py, name)
+}
 
 /// The compiled part of safelight.
 #[pymodule(gil_used = false)]
@@ -56,6 +65,10 @@ mod _safelight {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        // What would be made on first use is made here, where no fork can come in between.
+        crate::error::load_classes(module.py());
+        std::sync::LazyLock::force(&crate::pool::GRAPH);
+        std::sync::LazyLock::force(&crate::deferred::EQUALS);
         crate::fork::install(module.py())
     }
 }

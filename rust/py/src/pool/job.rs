@@ -17,8 +17,6 @@ use super::worker::{Context, detached, work_attached};
 use crate::error::BindingError;
 use crate::fork::RESIDENTS;
 
-pyo3::import_exception!(concurrent.futures, CancelledError);
-
 /// A wait looks for signals this often.
 pub(super) const SIGNAL_SLICE: Duration = Duration::from_millis(50);
 
@@ -37,11 +35,17 @@ pub(crate) type Answer = Result<Object, Raised>;
 /// Why a flight has no answer, as an exception.
 pub(crate) fn ending_error<T>(ending: &Ending<T>) -> PyErr {
     let message = match ending {
-        Ending::Withdrawn => return CancelledError::new_err(()),
+        Ending::Withdrawn => return Python::attach(cancelled_error),
         Ending::Panicked => "a job panicked",
         Ending::Abandoned | Ending::Returned(_) => "a worker of the pool died",
     };
     BindingError::from(Error::new(ErrorKind::Panicked, message)).into()
+}
+
+fn cancelled_error(py: Python<'_>) -> PyErr {
+    py.import("concurrent.futures")
+        .and_then(|futures| futures.getattr("CancelledError")?.call0())
+        .map_or_else(|error| error, PyErr::from_value)
 }
 
 /// A timeout in seconds as Python gives it; `None` is for ever.

@@ -6,11 +6,10 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use safelight_core::flight::{WaitGraph, Waker};
 use safelight_core::pool::{Job, Options, Pool, Priority, SubmitError};
@@ -35,7 +34,7 @@ const MAX_NICENESS: u8 = 39;
 const MAX_THREADS: usize = 1024;
 
 /// Wait graph of all work of the process: jobs of any pool and decodes of any thread.
-static GRAPH: LazyLock<Arc<WaitGraph>> = LazyLock::new(|| {
+pub(crate) static GRAPH: LazyLock<Arc<WaitGraph>> = LazyLock::new(|| {
     let graph = Arc::default();
     RESIDENTS.register(&graph);
     graph
@@ -60,8 +59,8 @@ pub(crate) struct PyPool {
 
 /// The pool of the process, made on first use; the same object after a fork, with new threads.
 pub(crate) fn media_pool(py: Python<'_>) -> PyResult<&'static Py<PyPool>> {
-    static MEDIA: PyOnceLock<Py<PyPool>> = PyOnceLock::new();
-    if let Some(pool) = MEDIA.get(py) {
+    static MEDIA: OnceLock<Py<PyPool>> = OnceLock::new();
+    if let Some(pool) = MEDIA.get() {
         return Ok(pool);
     }
     let class = py
@@ -69,8 +68,8 @@ pub(crate) fn media_pool(py: Python<'_>) -> PyResult<&'static Py<PyPool>> {
         .getattr("MediaPool")?
         .cast_into::<PyType>()?;
     let pool = class.call0()?.cast_into::<PyPool>()?.unbind();
-    // Made before, not while the cell is initialized: a fork then would leave it locked.
-    Ok(MEDIA.get_or_init(py, || pool))
+    // Made before: initializing the cell stays attached, so that no fork comes in between.
+    Ok(MEDIA.get_or_init(|| pool))
 }
 
 /// Cores that this process may use, by affinity and cgroup.

@@ -3,7 +3,6 @@
 //! One object raised by several threads would collect all their tracebacks and contexts.
 
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -46,16 +45,16 @@ fn copy_of<'py>(original: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = original.py();
     let class = original.get_type();
     let copied = py
-        .import(intern!(py, "copy"))?
-        .call_method1(intern!(py, "copy"), (original,));
+        .import(crate::name(py, "copy"))?
+        .call_method1(crate::name(py, "copy"), (original,));
     let fresh = match copied {
         Ok(fresh) if fresh.get_type().is(&class) && !fresh.is(original) => fresh,
         _ => bare_copy_of(original)?,
     };
     // A note added to one copy must not show up on the others.
-    if let Ok(notes) = fresh.getattr(intern!(py, "__notes__")) {
+    if let Ok(notes) = fresh.getattr(crate::name(py, "__notes__")) {
         let notes = py.get_type::<pyo3::types::PyList>().call1((notes,))?;
-        fresh.setattr(intern!(py, "__notes__"), notes)?;
+        fresh.setattr(crate::name(py, "__notes__"), notes)?;
     }
     Ok(fresh)
 }
@@ -64,16 +63,16 @@ fn copy_of<'py>(original: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 fn bare_copy_of<'py>(original: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = original.py();
     let class = original.get_type();
-    let args = original.getattr(intern!(py, "args"))?;
+    let args = original.getattr(crate::name(py, "args"))?;
     let mut call = vec![class.clone().into_any()];
     call.extend(args.cast::<PyTuple>()?.iter());
-    let fresh = class.call_method1(intern!(py, "__new__"), PyTuple::new(py, call)?)?;
+    let fresh = class.call_method1(crate::name(py, "__new__"), PyTuple::new(py, call)?)?;
     if !fresh.get_type().is(&class) || fresh.is(original) {
         return Err(PyRuntimeError::new_err("the class makes something else"));
     }
-    let state = original.getattr(intern!(py, "__dict__"))?;
+    let state = original.getattr(crate::name(py, "__dict__"))?;
     fresh
-        .getattr(intern!(py, "__dict__"))?
-        .call_method1(intern!(py, "update"), (state,))?;
+        .getattr(crate::name(py, "__dict__"))?
+        .call_method1(crate::name(py, "update"), (state,))?;
     Ok(fresh)
 }

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use safelight_core::flight::{Mailbox, Wake, Waker, WakerId, Watch, is_runner};
@@ -25,8 +24,8 @@ impl PyMailbox {
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         for future in self.0.take() {
             let future = future.bind(py);
-            if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
-                future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+            if !future.call_method0(crate::name(py, "done"))?.is_truthy()? {
+                future.call_method1(crate::name(py, "set_result"), (py.None(),))?;
             }
         }
         Ok(())
@@ -54,10 +53,10 @@ impl Wake for LoopWaker {
                 return;
             }
             let called = (|| {
-                let drain = mailbox.bind(py).getattr(intern!(py, "drain"))?;
+                let drain = mailbox.bind(py).getattr(crate::name(py, "drain"))?;
                 let soon = event_loop
                     .bind(py)
-                    .getattr(intern!(py, "call_soon_threadsafe"))?;
+                    .getattr(crate::name(py, "call_soon_threadsafe"))?;
                 call(&soon, &(drain,).into_pyobject(py)?, None)
             })();
             if called.is_err() {

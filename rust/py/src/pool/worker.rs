@@ -5,13 +5,12 @@
 //! end a thread by unwinding.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::ffi;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use safelight_core::flight::is_runner;
 
@@ -122,9 +121,9 @@ pub(crate) fn call<'py>(
 /// Give Python's view of the thread its name, for logs and debuggers.
 fn name_thread(py: Python<'_>) -> PyResult<()> {
     let name = std::thread::current().name().map(str::to_owned);
-    py.import(intern!(py, "threading"))?
-        .call_method0(intern!(py, "current_thread"))?
-        .setattr(intern!(py, "name"), name)
+    py.import(crate::name(py, "threading"))?
+        .call_method0(crate::name(py, "current_thread"))?
+        .setattr(crate::name(py, "name"), name)
 }
 
 /// Let the scheduler prefer the threads that wait for events to this one, which computes.
@@ -134,18 +133,18 @@ fn lower_priority(py: Python<'_>, niceness: u8) -> PyResult<()> {
     if niceness == 0 || !cfg!(target_os = "linux") {
         return Ok(());
     }
-    let os = py.import(intern!(py, "os"))?;
-    let kind = os.getattr(intern!(py, "PRIO_PROCESS"))?;
-    let process = os.call_method0(intern!(py, "getpid"))?;
+    let os = py.import(crate::name(py, "os"))?;
+    let kind = os.getattr(crate::name(py, "PRIO_PROCESS"))?;
+    let process = os.call_method0(crate::name(py, "getpid"))?;
     let thread = py
-        .import(intern!(py, "threading"))?
-        .call_method0(intern!(py, "get_native_id"))?;
+        .import(crate::name(py, "threading"))?
+        .call_method0(crate::name(py, "get_native_id"))?;
     // Not this thread's own, which is that of the thread that started it: perhaps one of a pool.
     let common: i32 = os
-        .call_method1(intern!(py, "getpriority"), (&kind, process))?
+        .call_method1(crate::name(py, "getpriority"), (&kind, process))?
         .extract()?;
     let lowered = common.saturating_add(niceness.into());
-    os.call_method1(intern!(py, "setpriority"), (kind, thread, lowered))?;
+    os.call_method1(crate::name(py, "setpriority"), (kind, thread, lowered))?;
     Ok(())
 }
 
@@ -159,7 +158,7 @@ thread_local! {
 /// A limit holds for the calling thread alone, and only in what is loaded: so on every worker, and
 /// again whenever a module was imported.
 fn limit_nested_threads(py: Python<'_>) {
-    let Some(prepared) = PREPARED.get(py) else {
+    let Some(prepared) = PREPARED.get() else {
         return;
     };
     let limited = prepared.modules.bind(py).len().and_then(|count| {
@@ -180,14 +179,14 @@ pub(super) struct Prepared {
     copy_context: Py<PyAny>,
 }
 
-static PREPARED: PyOnceLock<Prepared> = PyOnceLock::new();
+static PREPARED: OnceLock<Prepared> = OnceLock::new();
 
 /// Import what workers need, on the thread that makes a pool.
 ///
 /// A worker that imported it could be in the midst of that at a fork, and the child would wait for
 /// ever for an import, or a cell, that no thread of its own completes.
 pub(super) fn prepare(py: Python<'_>) -> PyResult<&'static Prepared> {
-    if let Some(prepared) = PREPARED.get(py) {
+    if let Some(prepared) = PREPARED.get() {
         return Ok(prepared);
     }
     let attribute = |module: &str, name: &str| -> PyResult<Py<PyAny>> {
@@ -200,8 +199,8 @@ pub(super) fn prepare(py: Python<'_>) -> PyResult<&'static Prepared> {
         limit: attribute("safelight.openmp", "limit_nested_threads")?,
         copy_context: attribute("contextvars", "copy_context")?,
     };
-    // Made before, not while the cell is initialized: a fork then would leave it locked.
-    Ok(PREPARED.get_or_init(py, || prepared))
+    // Made before: initializing the cell stays attached, so that no fork comes in between.
+    Ok(PREPARED.get_or_init(|| prepared))
 }
 
 /// A copy of the context variables of whoever submitted work.
@@ -215,7 +214,7 @@ impl Context {
 
     /// Another copy: one can be entered once at a time.
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
-        let copy = self.0.call_method0(py, intern!(py, "copy"));
+        let copy = self.0.call_method0(py, crate::name(py, "copy"));
         Self(copy.unwrap_or_else(|_| self.0.clone_ref(py)))
     }
 
@@ -227,7 +226,7 @@ impl Context {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = function.py();
         call(
-            &self.0.bind(py).getattr(intern!(py, "run"))?,
+            &self.0.bind(py).getattr(crate::name(py, "run"))?,
             function,
             kwargs,
         )

@@ -116,3 +116,11 @@ def test_the_hooks_of_a_family_are_there() -> None:
         cls = safelight.ProcessingInfo if owner else safelight.BaseMultiModalProcessor
         assert owner in ("", "ProcessingInfo")
         assert hasattr(cls, member), name
+
+
+def test_nothing_cites_what_is_not_here() -> None:
+    # Numbered lists of faults, issues and tickets are elsewhere; a reason stands in the comment.
+    cited = re.compile(r"\b(?:reports? [A-Z]\d+|issue #?\d+|ticket #?\d+)\b", re.IGNORECASE)
+    for name, text in sources():
+        found = cited.search(text)
+        assert found is None, f"{name} cites {found.group()}" if found else ""

@@ -18,7 +18,7 @@ from safelight._safelight import DecodeRequest, decode_image
 
 LIBRARIES = ["libjpeg-turbo", "libwebp", "libdeflate"]
 
-# The first version without the faults that are known (reports B83). None is known of libdeflate.
+# The first version without the faults that are known. None is known of libdeflate.
 SOUND = {
     "libjpeg-turbo": (3, 0, 4),  # CVE-2023-2804, and what was mended since
     "libwebp": (1, 3, 2),  # CVE-2023-4863

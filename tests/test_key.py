@@ -74,7 +74,7 @@ def test_a_batch_is_the_keys_one_by_one(payloads: list[bytes]) -> None:
 
 @pytest.mark.parametrize("position", [0, 65_536, -1])
 def test_every_byte_of_a_large_payload_counts(position: int) -> None:
-    # A prefix of the payload, or of its base64, was once all that was hashed (reports B86).
+    # A prefix of the payload, or of its base64, was once all that was hashed.
     payload = bytes(200_000)
     other = bytearray(payload)
     other[position] ^= 1
@@ -101,7 +101,7 @@ def test_what_is_no_buffer_is_refused(data: Any) -> None:
 
 
 def test_a_key_is_32_bytes_and_nothing_shorter() -> None:
-    # Placeholders made of a shortened hash mixed up pictures (reports B88).
+    # Placeholders made of a shortened hash mixed up pictures.
     key = derive_media_key(b"x", DecodeSpec())
     assert type(key) is bytes
     assert len(key) == 32
@@ -109,7 +109,7 @@ def test_a_key_is_32_bytes_and_nothing_shorter() -> None:
 
 @pytest.mark.timeout(120)
 def test_keys_are_the_same_in_every_process() -> None:
-    # Hash seeds, addresses and the order of sets differ between processes (reports B94).
+    # Hash seeds, addresses and the order of sets differ between processes.
     program = (
         "from safelight import DecodeSpec, MultiModalHasher, derive_media_key\n"
         "spec = DecodeSpec({'b': {'y': 2, 'x': [1.5, None]}, 'a': 'é'})\n"

@@ -246,7 +246,7 @@ SHAPES = [
     ((4, 6, 4), (6, 4)),
     ((3, 4, 6), (6, 4)),
     ((1, 4, 6), (6, 4)),
-    # One and three pixels high or wide (reports B146).
+    # One and three pixels high or wide.
     ((1, 1000, 3), (1000, 1)),
     ((1000, 1, 3), (1, 1000)),
     ((3, 50, 3), (50, 3)),

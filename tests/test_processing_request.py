@@ -45,7 +45,7 @@ def test_options_of_the_processor_always_count(item: Any, uuid: str | None) -> N
     assert hashes(item, uuid, hf_processor_mm_kwargs={}) == plain
     changed = hashes(item, uuid, hf_processor_mm_kwargs={"max_pixels": 1000})
     assert changed != plain
-    # Options of another modality do not (reports B92).
+    # Options of another modality do not.
     assert hashes(item, uuid, hf_processor_mm_kwargs={"videos_kwargs": {"fps": 3}}) == plain
     assert (
         hashes(item, uuid, hf_processor_mm_kwargs={"images_kwargs": {"max_pixels": 1000}})
@@ -70,7 +70,6 @@ def test_a_uuid_without_options_is_used_verbatim() -> None:
 
 
 def test_the_order_of_options_does_not_count() -> None:
-    # reports B96
     one = {"size": {"longest_edge": 2, "shortest_edge": 1}, "crops": [{"a": 1, "b": 2}]}
     other = {"crops": [{"b": 2, "a": 1}], "size": {"shortest_edge": 1, "longest_edge": 2}}
     assert hashes(REF, hf_processor_mm_kwargs=one) == hashes(REF, hf_processor_mm_kwargs=other)
